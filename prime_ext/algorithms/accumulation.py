@@ -1,15 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulation of step scores into one score per response: the F of PSPO* (arXiv 2411.11681), and its alternatives.
+"""Scores of steps, and their accumulation into one per response: the F of PSPO* (arXiv 2411.11681), and alternatives.
 
 Scores are ``(B, S)`` with the mask of steps; what stands outside of the mask is never read.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import kept, last_token_mask, wide
+
+STEP_SCORES = ("none", "sigmoid", "prefix_sigmoid")
+
+
+@dataclass(frozen=True)
+class StepScore:
+    """How the sum x_k = sum of beta * q_t over step k becomes the score p_k of the step.
+
+    A PRM that is trained with the cross-entropy loss means sigmoid(x_1 + ... + x_n) to be the probability that the
+    response is right (PRIME, arXiv 2502.01456): x_k is what step k adds to the log-odds.
+
+    * ``none``: p_k = x_k, of any sign.
+    * ``sigmoid``: p_k = sigmoid(scale * x_k): the probability of success behind the step if it was one half before it.
+      A step that says nothing has the score 1/2.
+    * ``prefix_sigmoid``: p_k = sigmoid(scale * (x_1 + ... + x_k)): the probability of success behind the step.
+
+    Attributes:
+        name: one of :data:`STEP_SCORES`.
+        scale: what sums are multiplied by before the sigmoid. With beta = 0.05 they are small and all scores near 1/2,
+            so that the number of steps decides; a scale near 1 / std(x) spreads them.
+    """
+
+    name: str = "none"
+    scale: float = 1.0
+
+    def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+        """Scores ``(B, S)``, 0 where there is no step.
+
+        Raises:
+            ValueError: unknown name; with a sigmoid, a sum that is not finite.
+        """
+        if self.name not in STEP_SCORES:
+            raise ValueError(f"step score {self.name!r} is not one of {', '.join(STEP_SCORES)}")
+        kept_BS = kept(sum_BS, step_mask_BS)
+        if self.name == "none":
+            return kept_BS
+        # The sigmoid of an infinite sum would be a score like any other.
+        _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
+        total_BS = kept_BS.cumsum(-1) if self.name == "prefix_sigmoid" else kept_BS
+        return kept(torch.sigmoid(self.scale * total_BS), step_mask_BS)
 
 
 def accumulate(
@@ -54,32 +95,27 @@ def accumulate(
         if not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} must be a number above 0")
     mask_BS = step_mask_BS.bool()
-    score_BS = step_score_BS.to(torch.promote_types(step_score_BS.dtype, torch.float32))
-    check_scores(score_BS, mask_BS)
-    if mode in MODES_OF_POSITIVE_SCORES and bool((mask_BS & (score_BS < 0)).any()):
-        row, step = (mask_BS & (score_BS < 0)).nonzero()[0].tolist()
-        value = float(score_BS[row, step])
-        raise ValueError(f"step {step + 1} of row {row} has the score {value}; {mode} needs scores of at least 0")
+    score_BS = wide(step_score_BS)
+    _refuse(mask_BS & ~score_BS.isfinite(), score_BS, ", which is not finite")
+    if mode in MODES_OF_POSITIVE_SCORES:
+        _refuse(mask_BS & (score_BS < 0), score_BS, f"; {mode} needs scores of at least 0")
     if first_weight != 1.0:
         first_BS = mask_BS & (mask_BS.cumsum(-1) == 1)
         score_BS = torch.where(first_BS, first_weight * score_BS, score_BS)
     if score_BS.shape[1] == 0:
         return score_BS.new_zeros(len(score_BS))
-    result_B = MODES[mode](score_BS, mask_BS, temperature)
-    return torch.where(mask_BS.any(-1), result_B, result_B.new_zeros(()))
+    return kept(MODES[mode](score_BS, mask_BS, temperature), mask_BS.any(-1))
 
 
-def check_scores(step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> None:
-    """Raises ValueError that names the row, the step and the score, if that of a step is not finite."""
-    bad_BS = step_mask_BS.bool() & ~step_score_BS.isfinite()
+def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
+    """Raises ValueError that names the first of these scores, with its row and step."""
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
-        value = float(step_score_BS[row, step])
-        raise ValueError(f"step {step + 1} of row {row} has the score {value}, which is not finite")
+        raise ValueError(f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}")
 
 
 def _sum(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
-    return torch.where(mask_BS, score_BS, 0.0).sum(-1)
+    return kept(score_BS, mask_BS).sum(-1)
 
 
 def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
@@ -89,7 +125,7 @@ def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
 def _softmin(score_BS: torch.Tensor, mask_BS: torch.Tensor, temperature: float) -> torch.Tensor:
     lowest_B1 = torch.where(mask_BS, score_BS, torch.inf).amin(-1, keepdim=True)
     # Relative to the smallest score the mean lies in [1/n, 1], so that its logarithm is exact for any scores.
-    above_BS = torch.where(mask_BS, (score_BS - lowest_B1) / temperature, 0.0)
+    above_BS = kept((score_BS - lowest_B1) / temperature, mask_BS)
     return lowest_B1[:, 0] - temperature * _mean(torch.exp(-above_BS), mask_BS).log()
 
 

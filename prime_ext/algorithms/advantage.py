@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.estimators import ESTIMATORS, estimator_of
-from prime_ext.algorithms.returns import last_token_mask, whiten
+from prime_ext.algorithms.returns import kept, last_token_mask, whiten
 from prime_ext.algorithms.reward_source import RewardSource
 
 __all__ = ["RewardSource", "combine_sources", "last_token_mask", "outcome_source", "source_return"]
@@ -31,8 +31,7 @@ def outcome_source(
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS and ESTIMATORS[estimator].uses_groups:
         mask_BT = last_token_mask(response_mask_BT)
-        total_B = torch.where(response_mask_BT.bool(), reward_BT, reward_BT.new_zeros(())).sum(-1)
-        reward_BT = total_B[:, None] * mask_BT
+        reward_BT = kept(reward_BT, response_mask_BT).sum(-1, keepdim=True) * mask_BT
     return RewardSource(reward_BT, mask_BT, estimator=estimator, **options)
 
 

@@ -4,7 +4,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 
 def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -111,10 +110,7 @@ def chunked_log_probs(
     Raises:
         ValueError: shapes do not fit, or chunk or temperature is not positive.
     """
-    _check(hidden_NH, weight_VH, target_N, chunk, temperature)
-    if len(target_N) == 0:
-        return plain_log_probs(hidden_NH, weight_VH, target_N, temperature)
-    log_prob_N: torch.Tensor = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
+    log_prob_N: torch.Tensor = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
     return log_prob_N
 
 
@@ -128,18 +124,20 @@ def chunked_log_probs_and_entropy(
     """:func:`chunked_log_probs`, and the entropy of each token's distribution, ``(N,)``; both are differentiable.
 
     Holds the logits of two chunks at once instead of one. Arguments and errors are those of
-    :func:`chunked_log_probs`; there has to be at least one token.
+    :func:`chunked_log_probs`.
     """
-    _check(hidden_NH, weight_VH, target_N, chunk, temperature)
-    if len(target_N) == 0:
-        raise ValueError("no tokens were given")
-    log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, True)
+    log_prob_N, entropy_N = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, True)
     return log_prob_N, entropy_N
 
 
-def _check(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, chunk: int, temperature: float
-) -> None:
+def _computed(
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    target_N: torch.Tensor,
+    chunk: int,
+    temperature: float,
+    with_entropy: bool,
+) -> Any:
     if hidden_NH.dim() != 2 or weight_VH.dim() != 2 or hidden_NH.shape[1] != weight_VH.shape[1]:
         raise ValueError(
             f"hidden {tuple(hidden_NH.shape)} and weight {tuple(weight_VH.shape)} must be (N, H) and (V, H)"
@@ -148,12 +146,4 @@ def _check(
         raise ValueError(f"target {tuple(target_N.shape)} must have one id per row of hidden {tuple(hidden_NH.shape)}")
     if chunk < 1 or not temperature > 0:
         raise ValueError(f"chunk and temperature must be positive, got {chunk} and {temperature}")
-
-
-def plain_log_probs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, temperature: float = 1.0
-) -> torch.Tensor:
-    """The same with the logits of all tokens at once: the definition."""
-    wide = torch.promote_types(hidden_NH.dtype, torch.float32)
-    log_prob_NV = F.log_softmax(hidden_NH.to(wide) @ weight_VH.to(wide).T / temperature, dim=-1)
-    return log_prob_NV.gather(1, target_N[:, None])[:, 0]
+    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)

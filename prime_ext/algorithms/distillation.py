@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from prime_ext.algorithms.returns import kept, wide
+
 
 def policy_relative_rewards(
     prm_log_prob_BT: torch.Tensor, old_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
@@ -23,9 +25,7 @@ def policy_relative_rewards(
 
     A reward that is an advantage already: wants the discount 0 and no return-to-go. Carries no gradient.
     """
-    difference_BT = (prm_log_prob_BT - old_log_prob_BT).detach()
-    kept_BT = torch.where(mask_BT.bool(), difference_BT, difference_BT.new_zeros(()))
-    return kept_BT.to(torch.promote_types(kept_BT.dtype, torch.float32))
+    return wide(kept((prm_log_prob_BT - old_log_prob_BT).detach(), mask_BT))
 
 
 def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
@@ -34,8 +34,7 @@ def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> t
     A token of the vocabulary that pi never chooses (log-probability -inf) contributes nothing.
     """
     probability_NV = log_prob_NV.exp()
-    difference_NV = torch.where(probability_NV > 0, log_prob_NV - target_log_prob_NV, log_prob_NV.new_zeros(()))
-    return (probability_NV * difference_NV).sum(-1)
+    return (probability_NV * kept(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
 
 
 def topk_reverse_kl(log_prob_NK: torch.Tensor, target_log_prob_NK: torch.Tensor) -> torch.Tensor:
@@ -57,35 +56,36 @@ def topk_reverse_kl(log_prob_NK: torch.Tensor, target_log_prob_NK: torch.Tensor)
 
 
 class _LogProbsAndReverseKL(torch.autograd.Function):
-    """Keeps two numbers per token and the logits it was given; the backward pass computes each chunk again."""
+    """Keeps a few numbers per token and the logits it was given; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Any, token_N: Any, chunk: Any, *target_logits: Any) -> Any:
+    def forward(ctx: Any, logits_NV: Any, index_NK: Any, chunk: Any, *target_logits: Any) -> Any:
         ctx.set_materialize_grads(False)
         log_probs, divergences, log_sums = [], [], []
-        for start in range(0, len(token_N), chunk):
-            part = slice(start, start + chunk)
-            log_p_CV, log_sum_C = _log_softmax(logits_NV[part])
+        parts = [value.split(chunk) for value in (logits_NV, index_NK, *target_logits)]
+        for logits_CV, index_CK, *targets in zip(*parts, strict=True):
+            log_p_CV, log_sum_C = _log_softmax(logits_CV)
             log_sums.append(log_sum_C)
-            log_probs.append(log_p_CV.gather(1, token_N[part, None])[:, 0])
-            divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t[part])[0]) for t in target_logits], -1))
+            log_probs.append(log_p_CV.gather(1, index_CK))
+            if targets:
+                divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t)[0]) for t in targets], -1))
             del log_p_CV
-        divergence_NJ = torch.cat(divergences)
-        ctx.save_for_backward(logits_NV, token_N, torch.cat(log_sums), divergence_NJ, *target_logits)
+        divergence_NJ = torch.cat(divergences) if divergences else None
+        ctx.save_for_backward(logits_NV, index_NK, torch.cat(log_sums), divergence_NJ, *target_logits)
         ctx.chunk = chunk
         return torch.cat(log_probs), divergence_NJ
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_N: Any, grad_NJ: Any) -> Any:
-        nothing = (None,) * (3 + len(ctx.saved_tensors) - 4)
-        if grad_N is None and grad_NJ is None:
+    def backward(ctx: Any, grad_NK: Any, grad_NJ: Any) -> Any:
+        logits_NV, index_NK, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
+        nothing = (None,) * (3 + len(target_logits))
+        if grad_NK is None and grad_NJ is None:
             return nothing
-        logits_NV, token_N, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
-        for start in range(0, len(token_N), ctx.chunk):
+        for start in range(0, len(logits_NV), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p_CV = _wide(logits_NV[part]) - log_sum_N[part, None]
+            log_p_CV = wide(logits_NV[part]) - log_sum_N[part, None]
             probability_CV = log_p_CV.exp()
             slope_CV = torch.zeros_like(log_p_CV)
             if grad_NJ is not None:
@@ -94,22 +94,18 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
                     difference_CV = log_p_CV - _log_softmax(target_logits_NV[part])[0] - divergence_NJ[part, j, None]
                     difference_CV.masked_fill_(probability_CV == 0, 0.0)
                     slope_CV.addcmul_(difference_CV, grad_NJ[part, j, None])
-            if grad_N is not None:
-                # d log p(token) / d logits = onehot(token) - p
-                slope_CV.sub_(grad_N[part, None])
+            if grad_NK is not None:
+                # d log p(a) / d logits = onehot(a) - p, for each a
+                slope_CV.sub_(grad_NK[part].sum(-1, keepdim=True))
             slope_CV.mul_(probability_CV)
-            if grad_N is not None:
-                slope_CV.scatter_add_(1, token_N[part, None], grad_N[part, None].to(slope_CV.dtype))
+            if grad_NK is not None:
+                slope_CV.scatter_add_(1, index_NK[part], grad_NK[part])
             grad_NV[part] = slope_CV
         return (grad_NV, *nothing[1:])
 
 
-def _wide(logits_CV: torch.Tensor) -> torch.Tensor:
-    return logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
-
-
 def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    wide_CV = _wide(logits_CV)
+    wide_CV = wide(logits_CV)
     log_sum_C = wide_CV.logsumexp(-1)
     return wide_CV - log_sum_C[:, None], log_sum_C
 
@@ -142,58 +138,22 @@ def log_probs_and_reverse_kl(
                 f"logits {tuple(logits_NV.shape)}, tokens {tuple(token_N.shape)} and target "
                 f"{tuple(target_logits_NV.shape)} do not fit: a target needs the policy's vocabulary"
             )
-    if len(token_N) == 0:
-        zero_N = _wide(logits_NV).sum(-1)
-        return zero_N, zero_N[:, None].expand(-1, len(target_logits))
-    log_prob_N, kl_NJ = _LogProbsAndReverseKL.apply(
-        logits_NV, token_N, chunk, *[target.detach() for target in target_logits]
-    )
-    return log_prob_N, kl_NJ
-
-
-class _LogProbsAt(torch.autograd.Function):
-    """Keeps one number per token and the logits it was given; the backward pass computes each chunk again."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Any, index_NK: Any, chunk: Any) -> Any:
-        log_probs, log_sums = [], []
-        for logits_CV, index_CK in zip(logits_NV.split(chunk), index_NK.split(chunk), strict=True):
-            wide_CV = _wide(logits_CV)
-            log_sums.append(wide_CV.logsumexp(-1))
-            log_probs.append(wide_CV.gather(1, index_CK) - log_sums[-1][:, None])
-        ctx.save_for_backward(logits_NV, index_NK, torch.cat(log_sums))
-        ctx.chunk = chunk
-        return torch.cat(log_probs)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_NK: Any) -> Any:
-        logits_NV, index_NK, log_sum_N = ctx.saved_tensors
-        grad_NV = torch.empty_like(logits_NV)
-        for start in range(0, len(index_NK), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            # d log p(a) / d logits = onehot(a) - p, for each a
-            slope_CV = (_wide(logits_NV[part]) - log_sum_N[part, None]).exp_()
-            slope_CV.mul_(-grad_NK[part].sum(-1, keepdim=True))
-            slope_CV.scatter_add_(1, index_NK[part], grad_NK[part].to(slope_CV.dtype))
-            grad_NV[part] = slope_CV
-        return grad_NV, None, None
+    constants = [target.detach() for target in target_logits]
+    log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(logits_NV, token_N[:, None], chunk, *constants)
+    return log_prob_N1[:, 0], kl_NJ
 
 
 def log_probs_at(logits_NV: torch.Tensor, index_NK: torch.Tensor, chunk: int = 256) -> torch.Tensor:
     """log softmax(logits) at several tokens of the vocabulary for each position, ``(N, K)`` float32 or better.
 
-    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary.
-    Cannot be differentiated twice; call it outside of autocast.
+    Costs and limits are those of :func:`log_probs_and_reverse_kl`.
 
     Args:
         logits_NV: logits, divided by the temperature.
         index_NK: tokens of the vocabulary, ``0 <= id < V``; may repeat.
         chunk: positions whose distributions are held at once.
     """
-    if len(index_NK) == 0:
-        return _wide(logits_NV).gather(1, index_NK)
-    log_prob_NK: torch.Tensor = _LogProbsAt.apply(logits_NV, index_NK, chunk)
+    log_prob_NK: torch.Tensor = _LogProbsAndReverseKL.apply(logits_NV, index_NK, chunk)[0]
     return log_prob_NK
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from prime_ext.algorithms.returns import kept
+
 
 @dataclass(frozen=True)
 class PromptGroups:
@@ -35,8 +37,7 @@ class PromptGroups:
     def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
         """Sum over the group of each row, shaped like the input; any axes may follow the rows. 0 for invalid rows."""
         valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
-        # A selection, not a product: an invalid row may hold anything, NaN included.
-        kept_BX = torch.where(valid_BX, value_BX, value_BX.new_zeros(()))
+        kept_BX = kept(value_BX, valid_BX)
         total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(0, self.index_B, kept_BX)
         return total_GX[self.index_B]
 
@@ -51,11 +52,11 @@ class PromptGroups:
         """
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
-        return torch.where(self.constant(value_B), std_B.new_zeros(()), std_B)
+        return kept(std_B, ~self.constant(value_B))
 
     def constant(self, value_B: torch.Tensor) -> torch.Tensor:
         """Whether all valid rows of the group hold the same value; True for groups of one and for invalid rows."""
-        kept_B = torch.where(self.valid_B, value_B, value_B.new_zeros(()))
+        kept_B = kept(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
         high_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amax", include_self=False)
@@ -64,18 +65,9 @@ class PromptGroups:
     def members(self) -> torch.Tensor:
         """Row numbers of each group, ``(G, N)`` with N the largest group, filled up with -1."""
         order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
-        rank_N, group_N = self._ranks(order_N), self.index_B[order_N]
         largest = int(self.size_B.max()) if len(order_N) else 0
-        member_GN = torch.full((self.n_groups, largest), -1, dtype=torch.int64, device=self.index_B.device)
-        member_GN[group_N, rank_N] = order_N
-        return member_GN
-
-    def _ranks(self, order_N: torch.Tensor) -> torch.Tensor:
-        """Position inside its group of each row, the rows being given sorted by group."""
-        group_N = self.index_B[order_N]
-        count_G = torch.bincount(group_N, minlength=self.n_groups)
-        start_G = count_G.cumsum(0) - count_G
-        return torch.arange(len(order_N), device=order_N.device) - start_G[group_N]
+        place_GN = torch.arange(largest, device=order_N.device) < torch.bincount(self.index_B[order_N])[:, None]
+        return torch.full_like(place_GN, -1, dtype=torch.int64).masked_scatter_(place_GN, order_N)
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
         """Values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""

@@ -3,6 +3,8 @@
 
 import torch
 
+from prime_ext.algorithms.returns import kept, wide
+
 
 def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), float32, exactly 0 outside the mask.
@@ -17,9 +19,30 @@ def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, ma
         ``(B, T)`` float32 log-ratios.
     """
     ratio_BT = log_prob_BT.float() - reference_log_prob_BT.float()
-    return torch.where(mask_BT.bool(), ratio_BT, ratio_BT.new_zeros(()))
+    return kept(ratio_BT, mask_BT)
 
 
 def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
     """r_t = beta * q_t (Eq. 3). The rewards of a response, the last token included, sum to beta * sum_t q_t."""
     return beta * log_ratio_BT
+
+
+def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """V_t = beta * (q_1 + ... + q_t) and V_t / t with t counting valid tokens (IPVRM, arXiv 2604.13197, Eq. 5).
+
+    The value includes the token t itself, as in the released code; sigmoid(V_t / t) reads as the probability that the
+    response will be correct. 0 outside the mask, whatever stands there.
+    """
+    kept_BT = beta * wide(kept(log_ratio_BT, mask_BT))
+    valid_BT = mask_BT.bool().to(kept_BT.dtype)
+    value_BT = kept_BT.cumsum(-1) * valid_BT
+    return value_BT, value_BT / valid_BT.cumsum(-1).clamp_min(1)
+
+
+def implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """v_t = sum of the process rewards before token t: the implicit PRM as a value function of the state (PRIME).
+
+    Paired with the estimator ``prm_value`` and an outcome source. 0 outside the mask, whatever stands there.
+    """
+    kept_BT = wide(kept(reward_BT, mask_BT))
+    return kept(kept_BT.cumsum(-1) - kept_BT, mask_BT)

@@ -6,62 +6,62 @@ from dataclasses import dataclass
 
 import torch
 
-from prime_ext.algorithms.returns import normalize_by_batch_max, return_to_go
+from prime_ext.algorithms.returns import kept, return_to_go
 
-Normalization = Callable[[torch.Tensor, torch.Tensor, float, torch.Tensor | float], tuple[torch.Tensor, torch.Tensor]]
+Normalization = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 # Rounding noise alone comes out of a normalisation at a fifth of the size of a signal.
 NOISE_MARGIN = 5.0
 
 
+def normalize_by_batch_max(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide the rewards by the largest |return-to-go| of the whole batch (``batch_norm`` in the code of PRIME).
+
+    The original takes the maximum per rank, so that its result depends on the number of GPUs; here the batch is the
+    global one. It is at least ``floor``.
+    """
+    largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
+    return reward_BT / (largest + 1e-6), largest
+
+
 def normalize_by_return_std(
-    reward_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-    discount: float = 1.0,
-    floor: torch.Tensor | float = 0.0,
-    epsilon: float = 1e-6,
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Divide by the standard deviation of the return-to-go over the valid tokens of the global batch.
 
-    Unlike the maximum it is not ruled by one outlier. Nothing is subtracted, so signs stay. Returns the scaled rewards
-    and the standard deviation, 0 with fewer than two valid tokens; at least ``floor``.
+    Unlike the maximum it is not ruled by one outlier. Nothing is subtracted, so signs stay. The deviation is 0 with
+    fewer than two valid tokens; at least ``floor``.
     """
     valid_N = return_to_go(reward_BT, mask_BT, discount)[mask_BT.bool()]
     deviation = valid_N.std() if valid_N.numel() > 1 else reward_BT.new_zeros(())
     deviation = deviation.clamp_min(floor)
-    return reward_BT / (deviation + epsilon), deviation
+    return reward_BT / (deviation + 1e-6), deviation
 
 
 def normalize_by_prefix_std(
-    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0, floor: torch.Tensor | float = 0.0
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(r_t - mean r) / std of the prefix sums, over the valid tokens of the global batch (code of IPVRM).
 
     The standard deviation is the population's, at least ``floor`` and 1e-6, and 1 with fewer than two valid tokens.
     ``discount`` plays no part: prefix values are plain sums. 0 outside the mask.
     """
-    valid_BT = mask_BT.bool()
-    kept_BT = torch.where(valid_BT, reward_BT, reward_BT.new_zeros(()))
+    valid_BT, kept_BT = mask_BT.bool(), kept(reward_BT, mask_BT)
     if int(valid_BT.sum()) < 2:
         scale = kept_BT.new_ones(())
     else:
         scale = kept_BT.cumsum(-1)[valid_BT].std(unbiased=False).clamp_min(1e-6).clamp_min(floor)
-    centred_BT = kept_BT - kept_BT.sum() / valid_BT.sum().clamp_min(1)
-    return torch.where(valid_BT, centred_BT / scale, kept_BT.new_zeros(())), scale
+    return kept((kept_BT - kept_BT.sum() / valid_BT.sum().clamp_min(1)) / scale, valid_BT), scale
 
 
-def no_normalization(
-    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0, floor: torch.Tensor | float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rewards as they are, and 1."""
-    return reward_BT, reward_BT.new_ones(())
-
-
+# The scaled rewards ``(B, T)``, and what they were divided by, a scalar tensor, so that it can be logged.
 NORMALIZATIONS: dict[str, Normalization] = {
     "batch_max": normalize_by_batch_max,
     "return_std": normalize_by_return_std,
     "prefix_std": normalize_by_prefix_std,
-    "none": no_normalization,
+    "none": lambda reward_BT, mask_BT, discount, floor=0.0: (reward_BT, reward_BT.new_ones(())),
 }
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
-from prime_ext.algorithms.process_reward import redistribute, whole_response_rewards, without_last_reward
-from prime_ext.algorithms.returns import last_token_mask, return_to_go
+from prime_ext.algorithms.returns import kept, last_token_mask, return_to_go, wide
 from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans, end_mask, place_at_ends, sum_over_steps
 
 REWARD_POSITIONS = ("last_token", "step_ends", "tokens")
@@ -67,35 +66,53 @@ class ProcessShaping:
     def _paid(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        last_BT = last_token_mask(mask_BT)
         if self.granularity == "response":
-            return whole_response_rewards(reward_BT, mask_BT), last_token_mask(mask_BT)
+            return wide(kept(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(torch.float32), last_BT
         if self.granularity in ("step", "turn"):
             if spans is None:
                 raise ValueError(f"the granularity {self.granularity!r} needs the steps of the responses")
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            if self.chain.accumulation != "none" and self.reward_position != "step_ends":
-                return self._placed(self.chain(score_BS, spans.mask_BS).reward_B, mask_BT)
-            paid_BS = paid_at_steps(score_BS, spans.mask_BS, self.chain, self.credit)
-            return place_at_ends(paid_BS, spans), end_mask(spans)
-        if self.granularity == "prefix_value":
-            reward_BT = without_last_reward(reward_BT, mask_BT)
-        elif self.granularity != "token":
+            if self.chain.accumulation == "none" or self.reward_position == "step_ends":
+                paid_BS = paid_at_steps(score_BS, spans.mask_BS, self.chain, self.credit)
+                return place_at_ends(paid_BS, spans), end_mask(spans)
+            if self.reward_position not in REWARD_POSITIONS:
+                raise ValueError(
+                    f"reward_position {self.reward_position!r} is not one of {', '.join(REWARD_POSITIONS)}"
+                )
+            where_BT = last_BT if self.reward_position == "last_token" else mask_BT
+            share_BT = where_BT / where_BT.sum(-1, keepdim=True).clamp_min(1)
+            return self.chain(score_BS, spans.mask_BS).reward_B[:, None] * share_BT, where_BT
+        if self.granularity not in ("token", "prefix_value"):
             raise ValueError(
                 f"granularity {self.granularity!r} is not one of token, prefix_value, step, turn, response"
             )
+        if self.granularity == "prefix_value":
+            # Without the last reward (IPVRM, arXiv 2604.13197, section 4); PRIME's code and paper count every token.
+            reward_BT = kept(wide(reward_BT), mask_BT.bool() & ~last_BT.bool())
         if self.reward_lambda > 0.0:
             # sum_l lambda^l r_(t+l), as "lambda" of verl's recipe and of iStar.
             reward_BT = return_to_go(reward_BT, mask_BT, self.reward_lambda)
         return reward_BT, mask_BT
 
-    def _placed(self, reward_B: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.reward_position == "last_token":
-            where_BT = last_token_mask(mask_BT)
-            return reward_B[:, None] * where_BT, where_BT
-        if self.reward_position == "tokens":
-            share_BT = mask_BT / mask_BT.sum(-1, keepdim=True).clamp_min(1)
-            return reward_B[:, None] * share_BT, mask_BT
-        raise ValueError(f"reward_position {self.reward_position!r} is not one of {', '.join(REWARD_POSITIONS)}")
+
+def redistribute(reward_BT: torch.Tensor, mask_BT: torch.Tensor, where: str) -> torch.Tensor:
+    """Shift the rewards so that those of a response sum to zero; ``mask_BT`` marks the tokens that carry rewards.
+
+    * ``uniform``: subtract the response's mean reward from each of them.
+    * ``last``: subtract the whole sum at the last of them. With V_t as potential this is shaping that leaves the
+      optimal policy unchanged (Ng, Harada and Russell 1999): the potential ends at 0.
+
+    The process rewards then move credit inside a response and never between responses. A response with a single reward
+    receives 0. 0 outside the mask, whatever stands there.
+    """
+    if where not in ("uniform", "last"):
+        raise ValueError(f"redistribution must be 'uniform' or 'last', got {where!r}")
+    kept_BT = wide(kept(reward_BT, mask_BT))
+    total_B1 = kept_BT.sum(-1, keepdim=True)
+    if where == "last":
+        return kept_BT - total_B1 * last_token_mask(mask_BT).to(kept_BT.dtype)
+    return kept(kept_BT - total_B1 / mask_BT.bool().sum(-1, keepdim=True).clamp_min(1), mask_BT)
 
 
 def paid_at_steps(

@@ -48,12 +48,9 @@ def select_consistent(
     share_B = ((n_correct_B - n_wrong_B + remove) / 2).round().long().clamp(0, remove)
     drop_correct_B = torch.minimum(share_B, n_correct_B)
     drop_wrong_B = remove - drop_correct_B
-    # Rank inside prompt and class: rows sorted by consistency, then stably by class and prompt.
-    class_B = torch.where(valid_B, 2 * groups.index_B + correct_B.long(), 2 * groups.n_groups)
+    # Rank inside prompt and class.
     by_score_B = torch.argsort(torch.where(valid_B, consistency_B, torch.inf), stable=True)
-    order_B = by_score_B[torch.argsort(class_B[by_score_B], stable=True)]
-    count_C = torch.bincount(class_B, minlength=2 * groups.n_groups + 1)
-    start_C = count_C.cumsum(0) - count_C
-    rank_B = torch.empty_like(order_B)
-    rank_B[order_B] = torch.arange(len(order_B), device=order_B.device) - start_C[class_B[order_B]]
+    classes = PromptGroups.of((2 * groups.index_B + correct_B.long())[by_score_B], valid_B[by_score_B])
+    rank_B = torch.empty_like(by_score_B)
+    rank_B[by_score_B] = classes.collect((classes.members() >= 0).cumsum(-1) - 1)
     return valid_B & (rank_B >= torch.where(correct_B, drop_correct_B, drop_wrong_B))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from prime_ext.algorithms.returns import last_token
+from prime_ext.algorithms.returns import kept, last_token
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class RewardSource:
         mask_BT: tokens at which the source gives rewards.
         coefficient: weight in the sum; applied before whitening, so that it counts.
         discount: discount of the source's return-to-go.
-        form: form of the leave-one-out baseline, see :func:`leave_one_out`; read by ``rloo`` only.
+        form: form of the leave-one-out baseline, ``released`` or ``paper``; read by ``rloo`` only.
         estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
         gae_lambda: lambda of generalised advantage estimation; read by ``gae`` only.
         value_BT: value of the state before each token; needed by ``gae``, ``prm_value`` and ``segment``.
@@ -52,8 +52,7 @@ class RewardSource:
 
     def kept_reward(self) -> torch.Tensor:
         """The rewards, 0 outside the source mask whatever stands there."""
-        # A selection, not a product with the mask: outside of it there may be NaN.
-        return torch.where(self.mask_BT.bool(), self.reward_BT, self.reward_BT.new_zeros(()))
+        return kept(self.reward_BT, self.mask_BT)
 
     def as_column(self, response_mask_BT: torch.Tensor) -> "RewardSource | None":
         """The same source on responses of one token, if it pays once per response, at the last valid token; else None.

@@ -82,15 +82,25 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
     return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
 
 
-def released(score: torch.Tensor, steps: torch.Tensor, **parameters: float) -> torch.Tensor:
-    """The function ``ff(s, t)`` that the README and the code of the PSPO repository contain, which is not the paper's.
+def released(
+    score: torch.Tensor,
+    steps: torch.Tensor,
+    growth: float = 0.5,
+    peak: float = 4.0,
+    slope: float = 0.1,
+    steepness: float = 10.0,
+    good: float = 0.88433,
+    poor: float = 0.21159,
+    bad: float = 0.2,
+) -> torch.Tensor:
+    """h of ``ff(s, t) = s h``, which the README and the code of the PSPO repository contain, and not the paper.
 
-    s e^(growth t) up to the peak; behind it b (1 - z + z g) with b = s e^(growth peak) and
-    z = sigmoid(steepness (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and
-    e^(d (s - poor) / good) otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s times
-    this: power 2 of the score.
+    e^(growth t) up to the peak; behind it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
+    (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)
+    otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the
+    score.
 
-    Continuous in t with a kink at the peak, monotone in s, and
+    s h is continuous in t with a kink at the peak, monotone in s, and
 
     * unbounded: for every s > poor it grows with t without end, so longer chains of the same quality are paid more;
     * discontinuous in s for t > peak: at ``bad`` it jumps up by e^(d (1 + (bad - poor) / good)) (1.10 at 5 steps, 1.48
@@ -102,28 +112,6 @@ def released(score: torch.Tensor, steps: torch.Tensor, **parameters: float) -> t
     Args:
         score: accumulated scores s, in [0, 1]; broadcast with the steps.
         steps: numbers of steps t.
-        parameters: of :func:`released_factor`.
-
-    Raises:
-        ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
-    """
-    return score * released_factor(score, steps, **parameters)
-
-
-def released_factor(
-    score: torch.Tensor,
-    steps: torch.Tensor,
-    growth: float = 0.5,
-    peak: float = 4.0,
-    slope: float = 0.1,
-    steepness: float = 10.0,
-    good: float = 0.88433,
-    poor: float = 0.21159,
-    bad: float = 0.2,
-) -> torch.Tensor:
-    """:func:`released` without its factor s: what the score is multiplied by. The same formula and errors.
-
-    Args:
         growth: rate of the exponential up to the peak.
         peak: number of steps at which the growth ends.
         slope: rate behind the peak.
@@ -131,6 +119,9 @@ def released_factor(
         good: score above which more steps are worth the full rate.
         poor: score that is worth no rate.
         bad: score below which the rate is negative.
+
+    Raises:
+        ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
     """
     t, s = torch.broadcast_tensors(_checked(steps), _checked(score, "scores"))
     behind = slope * (t - peak)
@@ -162,6 +153,6 @@ SHAPES: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda score, steps: torch.ones_like(_checked(steps), dtype=_result_dtype(steps)),
     "weibull": lambda score, steps, **parameters: weibull(steps, **parameters),
     "gaussian": lambda score, steps, **parameters: gaussian(steps, **parameters),
-    "released": released_factor,
+    "released": released,
 }
 SHAPES_OF_THE_SCORE = ("released",)

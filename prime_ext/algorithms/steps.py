@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import kept, last_token_mask
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     """Sum of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
-    kept_BT = torch.where(inside_BT, value_BT, value_BT.new_zeros(()))
+    kept_BT = kept(value_BT, inside_BT)
     total_BS = kept_BT.new_zeros(len(kept_BT), n_steps + 1)
     return total_BS.scatter_add_(1, torch.where(inside_BT, spans.step_BT, n_steps), kept_BT)[:, :-1]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from prime_ext.algorithms.returns import following, kept
 from prime_ext.algorithms.steps import step_spans
 
 
@@ -19,10 +20,8 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
     """
     own_BT, valid_BT = own_BT.bool(), mask_BT.bool() & own_BT.bool()
     turn_BT = _turn_numbers(own_BT)
-    none = own_BT.shape[1] + 1
-    ahead_BT = torch.where(valid_BT, turn_BT, none).flip(-1).cummin(-1).values.flip(-1)
-    following_BT = torch.nn.functional.pad(ahead_BT[:, 1:], (0, 1), value=none)
-    return valid_BT & (following_BT > turn_BT)
+    next_BT = torch.nn.functional.pad(turn_BT, (0, 1), value=own_BT.shape[1] + 1).gather(1, following(valid_BT))
+    return valid_BT & (next_BT > turn_BT)
 
 
 def _turn_numbers(own_BT: torch.Tensor) -> torch.Tensor:
@@ -67,7 +66,7 @@ def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor,
             raise WrongNumberOfRewards(row, f"{count} turns and {len(row_rewards)} rewards")
         reward_BS[row, : min(count, len(row_rewards))] = torch.tensor(row_rewards[:count], dtype=torch.float32)
     paid_BT = reward_BS.gather(1, turn_BT.clamp_min(0))
-    return torch.where(turn_boundaries(own_BT, mask_BT), paid_BT, 0.0)
+    return kept(paid_BT, turn_boundaries(own_BT, mask_BT))
 
 
 def turn_states(

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, PositiveShare, Share, defaults_of, unread
 
-# Those of prime_ext.algorithms: step_scores, accumulation, chain_reward, shaping, process_shaping, step_credit.
+# Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping, step_credit.
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
 Accumulation = Literal["none", "sum", "mean", "geometric", "product", "min", "softmin", "last"]
 SingleStep = Literal["zero", "keep"]

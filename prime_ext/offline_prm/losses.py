@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 
-from prime_ext.algorithms.implicit_reward import log_ratio
+from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
-from prime_ext.algorithms.process_reward import prefix_values, step_rewards
-from prime_ext.algorithms.steps import step_spans
+from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
 from prime_ext.offline_prm.batches import TokenRow
 from prime_ext.offline_prm.data import Example, LabelledData
 from prime_ext.offline_prm.settings import LossSettings
@@ -35,7 +34,8 @@ def step_scores(
     * ``step``: beta * (sum of q inside the step), as the released step-level trainer of ImplicitPRM has it.
     """
     if score == "step":
-        return step_rewards(beta * log_ratio_BT, step_spans(end_BT, mask_BT))
+        spans = step_spans(end_BT, mask_BT)
+        return place_at_ends(sum_over_steps(beta * log_ratio_BT, spans), spans)
     value_BT, mean_BT = prefix_values(log_ratio_BT, mask_BT, beta)
     return value_BT if score == "prefix" else mean_BT
 

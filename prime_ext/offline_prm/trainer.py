@@ -284,12 +284,12 @@ class OfflineTrainer:
         prm = self.settings.prm
         label_B, group_B = outcomes_and_groups(examples)
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
-        loss, options, score_B = PRM_LOSSES[prm.loss], dict(prm.prepare_options), None
+        loss, score_B = PRM_LOSSES[prm.loss], None
         if prm.loss == "kto" and prm.kto.mismatched:
-            options["mismatched_B"] = self._mismatched(group_B, valid_B, sequences)
+            score_B = self._mismatched(group_B, valid_B, sequences)
         elif loss.needs_scores:
             score_B = self._log_ratio_sums(sequences)
-        rows = loss.prepare(label_B, group_B, valid_B, score_B, **options)
+        rows = loss.prepare(label_B, group_B, valid_B, score_B, **prm.prepare_options)
         kept = rows.counts_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines that live in one worker process, by role, and the copy of weights between two of them."""
+"""The engines that live in one worker process, by role, and weights that move from one to another."""
 
 from typing import Any
 
@@ -24,40 +24,30 @@ def engine_of(role: str) -> Any:
 
 
 @torch.no_grad()
-def copy_weights(source: Any, target: Any) -> int:
-    """Copy the parameters of one FSDP engine to another of the same architecture and sharding, shard by shard.
+def average_weights(source: Any, target: Any, decay: float) -> None:
+    """target <- decay * target + (1 - decay) * source, shard by shard; with the decay 0 they are the same bits.
 
-    Dtypes and devices may differ (a reference in bfloat16, offloaded weights). Returns the number of parameters of this
-    rank that were copied.
+    Both are FSDP engines of one architecture and sharding. Dtypes and devices may differ (a reference in bfloat16,
+    offloaded weights).
 
     Raises:
-        RuntimeError: names or shapes of the shards differ; nothing has been copied then.
+        RuntimeError: names or shapes of the shards differ; nothing has been changed then.
     """
-    pairs = _shards(source, target)
-    for new, old in pairs:
-        old.copy_(new)
-    return sum(old.numel() for _, old in pairs)
-
-
-def average_weights(source: Any, target: Any, decay: float) -> None:
-    """target <- decay * target + (1 - decay) * source for the weights of two engines, see :func:`copy_weights`."""
-    pairs = _shards(source, target)
-    update_average([old for _, old in pairs], [new for new, _ in pairs], decay)
-
-
-def _shards(source: Any, target: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    theirs = dict(source.module.named_parameters())
-    ours = dict(target.module.named_parameters())
+    theirs, ours = (dict(engine.module.named_parameters()) for engine in (source, target))
     if theirs.keys() != ours.keys():
         odd = sorted(theirs.keys() ^ ours.keys())[0]
         raise RuntimeError(f"the models are not of the same architecture: only one of them has {odd}")
-    for name, parameter in ours.items():
-        new, old = _shard(theirs[name]), _shard(parameter)
+    pairs = {name: (_shard(parameter), _shard(theirs[name])) for name, parameter in ours.items()}
+    for name, (old, new) in pairs.items():
         if new.shape != old.shape:
             raise RuntimeError(f"shards of {name} differ: {tuple(new.shape)} against {tuple(old.shape)}")
     # verl moves weights to the host without waiting; reading them there would not wait either.
     get_torch_device().synchronize()
-    return [(_shard(theirs[name]), _shard(parameter)) for name, parameter in ours.items()]
+    if decay:
+        update_average([old for old, _ in pairs.values()], [new for _, new in pairs.values()], decay)
+        return
+    for old, new in pairs.values():
+        old.copy_(new)
 
 
 def _shard(parameter: torch.Tensor) -> torch.Tensor:

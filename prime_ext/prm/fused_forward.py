@@ -12,7 +12,6 @@ for 512 tokens, but with six copies of them: see ``tests/benchmarks/chunked_log_
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -37,24 +36,23 @@ class FusedLogProbsDiffer(RuntimeError):
     """Fused and plain log-probabilities are not those of one model."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Absolute differences of log-probabilities over the response tokens of all ranks."""
+def guard_fused_log_probs(worker: Any, data: TensorDict, model: str, rows: int = 2) -> float:
+    """Compare log-probabilities of the first rows of each rank with and without fused kernels.
 
-    largest: float
-    mean: float
-    tokens: int
-
-
-def measure_difference(worker: Any, data: TensorDict, rows: int = 2) -> Difference:
-    """Log-probabilities of the first rows of each rank, with and without fused kernels.
-
-    Every rank has to call it. Costs two forward passes over ``rows`` rollouts per rank.
+    Every rank has to call it. Costs two forward passes over ``rows`` rollouts per rank. Logs the difference, as a
+    warning above the tolerance of the dtype of the computation.
 
     Args:
         worker: a ``TrainingWorker`` of verl whose model was built with ``use_fused_kernels``.
-        data: rollouts as its ``infer_batch`` takes them; not changed.
+        data: rollouts as its ``infer_batch`` takes them, with ``temperature``; not changed.
+        model: what to call the model in messages.
         rows: rollouts per rank to compare.
+
+    Returns:
+        The largest absolute difference over the response tokens of all ranks.
+
+    Raises:
+        FusedLogProbsDiffer: it is ten times the tolerance or more.
     """
     log_probs = []
     for fused in (False, True):
@@ -65,7 +63,7 @@ def measure_difference(worker: Any, data: TensorDict, rows: int = 2) -> Differen
         output = worker.infer_batch(few)
         if output is not None:
             log_probs.append(response_from_nested(output["log_probs"], mask.cpu()).values().double())
-    # Largest, sum and number: the ranks decide together, so that all of them stop or none.
+    # Sum, number and largest: the ranks decide together, so that all of them stop or none.
     sums = torch.zeros(2, dtype=torch.float64)
     largest = torch.zeros(1, dtype=torch.float64)
     if log_probs:
@@ -76,54 +74,22 @@ def measure_difference(worker: Any, data: TensorDict, rows: int = 2) -> Differen
     sums, largest = sums.to(worker.device_name), largest.to(worker.device_name)
     dist.all_reduce(sums)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return Difference(float(largest), float(sums[0] / sums[1].clamp_min(1)), int(sums[1]))
-
-
-def judge(difference: Difference, dtype: torch.dtype, model: str) -> None:
-    """Log the difference; warn above the tolerance of the dtype of the computation.
-
-    Raises:
-        FusedLogProbsDiffer: the largest difference is ten times the tolerance or more.
-    """
+    dtype = worker.engine._autocast_dtype
     tolerance = TOLERANCES[dtype]
     said = (
-        f"fused and plain log-probabilities of {model} differ by at most {difference.largest:.2g} (mean "
-        f"{difference.mean:.2g}, {difference.tokens} tokens, {str(dtype).removeprefix('torch.')})"
+        f"fused and plain log-probabilities of {model} differ by at most {float(largest):.2g} (mean "
+        f"{float(sums[0] / sums[1].clamp_min(1)):.2g}, {int(sums[1])} tokens, {str(dtype).removeprefix('torch.')})"
     )
-    if difference.largest >= STOP_AT * tolerance:
+    if float(largest) >= STOP_AT * tolerance:
         raise FusedLogProbsDiffer(
             f"{said}, {STOP_AT * tolerance:g} is too much; set use_fused_kernels=false for it or another "
             f"fused_kernel_options.impl_backend"
         )
-    if difference.largest > tolerance:
+    if float(largest) > tolerance:
         logger.warning("%s, more than %g", said, tolerance)
     else:
         logger.info("%s", said)
-
-
-class FusedGuard:
-    """Mixin for a ``TrainingWorker`` of verl: compares once, on the first batch it is shown."""
-
-    _fused_difference: Difference | None = None
-
-    def guard_fused_log_probs(self: Any, data: TensorDict, model: str) -> dict[str, float]:
-        """Compare the first time, do nothing from then on, or if the model does not use fused kernels.
-
-        Args:
-            data: rollouts as ``infer_batch`` takes them, with ``temperature``; not changed.
-            model: what to call the model in messages, e.g. ``prm.model``.
-
-        Returns:
-            ``fused_log_prob_difference`` (largest) the first time, nothing from then on.
-
-        Raises:
-            FusedLogProbsDiffer: see :func:`judge`.
-        """
-        if not self.engine_config.use_fused_kernels or self._fused_difference is not None:
-            return {}
-        self._fused_difference = measure_difference(self, data)
-        judge(self._fused_difference, self.engine._autocast_dtype, model)
-        return {"fused_log_prob_difference": self._fused_difference.largest}
+    return float(largest)
 
 
 MODULE = "verl.models.transformers.monkey_patch"
@@ -134,7 +100,7 @@ def forward_chunked(
     input_ids: torch.Tensor | None = None,
     temperature: float = 1.0,
     shift_labels: torch.Tensor | None = None,
-    return_dict: bool = True,
+    return_dict: bool = True,  # always
     **inputs: Any,
 ) -> Any:
     """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B, T)``.
@@ -145,7 +111,6 @@ def forward_chunked(
         input_ids: token ids ``(B, T)``.
         temperature: divisor of the logits.
         shift_labels: the token whose log-probability is wanted at each position; the next one if None.
-        return_dict: always True here.
         inputs: for the model below the output layer.
 
     Raises:

@@ -54,8 +54,6 @@ REPLAY_FOLDER = "prm_replay"
 # Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
 
-_WITHOUT_ADAPTER = {"no_lora_adapter": True}
-
 
 class ImplicitPRM:
     """Owns the PRM and its reference inside the actor's worker processes.
@@ -80,7 +78,8 @@ class ImplicitPRM:
         paths = sorted(set(self._path_of_source.values()))
         self._teacher_names = {path: TEACHER_GROUP.format(number) for number, path in enumerate(paths)}
         self._teacher_groups: dict[str, Any] = {}
-        self._reference_step = self._followed_step = 0
+        # The training step at which weights were last moved, by what they were moved for.
+        self._moved: dict[str, int] = {}
         folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
         self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
 
@@ -89,12 +88,9 @@ class ImplicitPRM:
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the actor's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
-        config = self._worker_config()
         bias = self.settings.bias if self.settings.bias.enable else None
-        layers = self.settings.trainable_layers
-        classes = {
-            PRM_GROUP: RayClassWithInitArgs(cls=worker, config=config, role="prm", bias=bias, trainable_layers=layers)
-        }
+        options = {"config": self._worker_config(), "bias": bias, "trainable_layers": self.settings.trainable_layers}
+        classes = {PRM_GROUP: RayClassWithInitArgs(cls=worker, role="prm", **options)}
         if self.settings.reference == "frozen":
             config = self._worker_config(self.config.prm.reference_path)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
@@ -104,8 +100,11 @@ class ImplicitPRM:
 
     def _worker_config(self, frozen_path: str | None = None) -> TrainingWorkerConfig:
         """Of the PRM, or of another model that is never trained."""
-        section, model = self.config.prm, self.config.prm.model
+        section, model, checkpoint = self.config.prm, self.config.prm.model, self.config.prm.checkpoint
         forward_only = frozen_path is not None or not self.settings.trained
+        if forward_only:
+            # It has weights only; those of the reference are saved when they change.
+            checkpoint = OmegaConf.merge(checkpoint, {"save_contents": ["model"], "load_contents": ["model"]})
         if frozen_path is not None:
             model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
         engine = omega_conf_to_dataclass(section.engine)
@@ -120,31 +119,18 @@ class ImplicitPRM:
             model_config=omega_conf_to_dataclass(model),
             engine_config=engine,
             optimizer_config=omega_conf_to_dataclass(section.optim),
-            checkpoint_config=omega_conf_to_dataclass(self._checkpoint_section(forward_only)),
+            checkpoint_config=omega_conf_to_dataclass(checkpoint),
         )
-
-    def _checkpoint_section(self, forward_only: bool) -> DictConfig:
-        """A model that is not trained has weights only; those of the reference are saved when they change."""
-        section = self.config.prm.checkpoint
-        if not forward_only:
-            return section
-        return OmegaConf.merge(section, {"save_contents": ["model"], "load_contents": ["model"]})
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the actor's worker group and build the engines."""
-        names = {PRM_GROUP, *self._teacher_names.values()}
-        groups = actor_group.spawn(
-            prefix_set=names | ({REFERENCE_GROUP} if self.settings.reference == "frozen" else set())
-        )
-        self._worker_group = groups[PRM_GROUP]
-        self._worker_group.reset()
+        names = [PRM_GROUP, *[REFERENCE_GROUP] * (self.settings.reference == "frozen"), *self._teacher_names.values()]
+        groups = actor_group.spawn(prefix_set=set(names))
+        for name in names:
+            groups[name].reset()
+        self._worker_group, self._reference_group = groups[PRM_GROUP], groups.get(REFERENCE_GROUP)
         self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
-        self._reference_group = groups.get(REFERENCE_GROUP)
-        if self._reference_group is not None:
-            self._reference_group.reset()
         self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
-        for group in self._teacher_groups.values():
-            group.reset()
         refreshed = self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy"
         if refreshed or self.settings.follow_policy.freq:
             actor_group.execute_with_func_generator(_register_policy)
@@ -164,33 +150,29 @@ class ImplicitPRM:
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
         if self.settings.saved:
-            if not os.path.isdir(folder):
-                raise FileNotFoundError(
-                    f"the checkpoint has no PRM at {folder}; it was saved with prm.enable=false or prm.update_mode=none"
-                )
-            self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
+            saved_with = "prm.enable=false or prm.update_mode=none"
+            _load(self._worker_group, folder, delete_after_load, "PRM", saved_with)
         if self.settings.reference_refresh_freq:
             reference = os.path.join(folder, REFERENCE_FOLDER)
-            if not os.path.isdir(reference):
-                raise FileNotFoundError(
-                    f"the checkpoint has no reference of the PRM at {reference}; it was saved with "
-                    f"prm.reference_refresh_freq=0"
-                )
-            self._reference_group.load_checkpoint(local_path=reference, del_local_after_load=delete_after_load)
+            saved_with = "prm.reference_refresh_freq=0"
+            _load(self._reference_group, reference, delete_after_load, "reference of the PRM", saved_with)
         if self.replay is not None:
             self.replay.load(Path(folder) / REPLAY_FOLDER)
 
     # ---- one step ----------------------------------------------------------------------------------------------
 
-    def follow_policy(self, step: int) -> None:
-        """Move the weights towards the policy's before the updates of training step ``step``, if it is one for that.
+    def _due(self, what: str, frequency: int, step: int) -> bool:
+        """Whether training step ``step`` (from 1) begins a new period of so many; once, however often the step asks."""
+        if not frequency or step == 1 or (step - 1) % frequency or step == self._moved.get(what):
+            return False
+        self._moved[what] = step
+        return True
 
-        However often the step asks, they are moved once.
-        """
+    def follow_policy(self, step: int) -> None:
+        """Move the weights towards the policy's before the updates of training step ``step``, if it is one for that."""
         follow = self.settings.follow_policy
-        if not follow.freq or step == 1 or (step - 1) % follow.freq or step == self._followed_step:
+        if not self._due("follow_policy", follow.freq, step):
             return
-        self._followed_step = step
         if follow.decay:
             self._worker_group.average_weights("policy", follow.decay)
         else:
@@ -198,15 +180,12 @@ class ImplicitPRM:
         logger.info("step %d: the PRM has newer weights of the policy", step)
 
     def refresh_reference(self, step: int) -> bool:
-        """Give the frozen reference newer weights if training step ``step`` (from 1) begins a new period.
+        """Give the frozen reference newer weights if training step ``step`` begins a new period.
 
-        It takes over the weights as they are before the updates of that step, however often the step asks. Returns
-        whether it did.
+        It takes over the weights as they are before the updates of that step. Returns whether it did.
         """
-        frequency = self.settings.reference_refresh_freq
-        if not frequency or step == 1 or (step - 1) % frequency or step == self._reference_step:
+        if not self._due("refresh_reference", self.settings.reference_refresh_freq, step):
             return False
-        self._reference_step = step
         self._reference_group.take_over_weights(self.settings.reference_refresh_source)
         return True
 
@@ -223,13 +202,13 @@ class ImplicitPRM:
         """
         kind = self.settings.reference
         if kind in ("frozen", "base"):
-            group, extra = (self._reference_group, {}) if kind == "frozen" else (self._worker_group, _WITHOUT_ADAPTER)
+            group = self._reference_group if kind == "frozen" else self._worker_group
+            extra, scored = {} if kind == "frozen" else {"no_lora_adapter": True}, batch
             if as_update:
-                planned = transfer.select(batch, self._plan(batch).order)
-                self._score(group, planned, REFERENCE_LOG_PROBS, **extra, **{MINI_BATCH_ROWS: self.mini_batch_rows})
-                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
-            else:
-                batch = self._score(group, batch, REFERENCE_LOG_PROBS, **extra)
+                extra[MINI_BATCH_ROWS] = self.mini_batch_rows
+                scored = transfer.select(batch, self._plan(batch).order)
+            self._score(group, scored, REFERENCE_LOG_PROBS, **extra)
+            batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
         name = self.reference_of_policy or "response_mask"
         log_prob_BT = transfer.fetch_padded(batch, [name])[name]
@@ -265,6 +244,10 @@ class ImplicitPRM:
             found = transfer.fetch_rows(transfer.select(batch, rows), [field])[field]
             for row, log_prob_T in zip(rows, found, strict=True):
                 log_probs[row] = log_prob_T
+        return self._put_scores(batch, log_probs)
+
+    @staticmethod
+    def _put_scores(batch: KVBatchMeta, log_probs: list[torch.Tensor]) -> KVBatchMeta:
         return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
 
     @property
@@ -315,9 +298,8 @@ class ImplicitPRM:
         Returns:
             the batch in the order of the update.
         """
-        plan = self._plan(batch, replayed_B, mini_batch_rows)
-        prepare = PRM_LOSSES[self.settings.loss].prepare
-        rows = prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
+        plan, loss = self._plan(batch, replayed_B, mini_batch_rows), PRM_LOSSES[self.settings.loss]
+        rows = loss.prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
         fields = {
             LABEL: rows.target_B,
             WEIGHT: rows.weight_B * plan.weight_B,
@@ -356,14 +338,14 @@ class ImplicitPRM:
 
     def update(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
         """Train on the planned mini-batches. Returns the metrics of the update."""
-        options = self._update_options(mini_batch_rows)
-        output = self._worker_group.train_mini_batch(transfer.with_options(batch, **options))
+        batch = transfer.with_options(batch, **self._update_options(mini_batch_rows))
+        output = self._worker_group.train_mini_batch(batch)
         return self._metrics(output.get()["metrics"])
 
     def update_and_score(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
         """Train, and write the log-probabilities of the training forward passes. Returns the metrics."""
-        options = self._update_options(mini_batch_rows)
-        transfer.wait_for(self._worker_group.update_and_score(transfer.with_options(batch, **options)))
+        batch = transfer.with_options(batch, **self._update_options(mini_batch_rows))
+        transfer.wait_for(self._worker_group.update_and_score(batch))
         metrics = [m for m in self._worker_group.update_metrics() if m is not None]
         return self._metrics(metrics[0])
 
@@ -391,14 +373,8 @@ class ImplicitPRM:
         return options, on_workers
 
     def _score(self, group: Any, batch: KVBatchMeta, name: str, **extra: Any) -> KVBatchMeta:
-        options = {
-            OUTPUT_FIELD: name,
-            "calculate_entropy": False,
-            "compute_loss": False,
-            "temperature": self.temperature,
-            **extra,
-        }
-        transfer.wait_for(group.score(transfer.with_options(batch, **options)))
+        options = {OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False, **extra}
+        transfer.wait_for(group.score(transfer.with_options(batch, temperature=self.temperature, **options)))
         return transfer.with_field(batch, name)
 
     def _update_options(self, mini_batch_rows: int | None = None) -> dict[str, Any]:
@@ -425,6 +401,12 @@ class ImplicitPRM:
         if mesh not in group._dispatch_info:
             group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
         return max(group._dispatch_info[mesh]) + 1
+
+
+def _load(group: Any, folder: str, delete_after_load: bool, what: str, saved_with: str) -> None:
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"the checkpoint has no {what} at {folder}; it was saved with {saved_with}")
+    group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
 
 
 def _register_policy(worker: Any) -> DataProto:

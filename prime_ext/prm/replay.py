@@ -69,7 +69,9 @@ class PRMReplay:
             self._batches[number] = dict(batch)
         else:
             self._settle()
-            self._batches[number] = _write(self.folder / _name(number), batch)
+            path = self.folder / _name(number)
+            _write(path, batch)
+            self._batches[number] = path
         for old in sorted(self._batches)[: -self.settings.batches]:
             gone = self._batches.pop(old)
             if isinstance(gone, Path):
@@ -79,14 +81,7 @@ class PRMReplay:
         """Put all batches into a folder of a checkpoint; files are linked, so that they take no more room."""
         if self.settings.store == "disk":
             self._settle()
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in _files(folder).values():
-            path.unlink()
-        for number, batch in self._batches.items():
-            if isinstance(batch, Path):
-                _link(batch, folder / _name(number))
-            else:
-                _write(folder / _name(number), batch)
+        self._fill(folder)
 
     def load(self, folder: Path) -> None:
         """Go on from what :meth:`save` wrote; the newest batches, where there are more than the settings allow.
@@ -108,17 +103,22 @@ class PRMReplay:
         return max(self._batches, default=0) + 1
 
     def _settle(self) -> None:
-        """Make the folder hold what is remembered, and no file of another run or of updates that are done again."""
-        if self._settled:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for path in _files(self.folder).values():
+        """Have the batches in the folder, and no file of another run or of updates that are done again."""
+        if not self._settled:
+            self._fill(self.folder)
+            self._batches = {number: self.folder / _name(number) for number in self._batches}
+            self._settled = True
+
+    def _fill(self, folder: Path) -> None:
+        """Make a folder hold what is remembered, and no other update."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in _files(folder).values():
             path.unlink()
         for number, batch in self._batches.items():
             if isinstance(batch, Path):
-                _link(batch, self.folder / _name(number))
-                self._batches[number] = self.folder / _name(number)
-        self._settled = True
+                _link(batch, folder / _name(number))
+            else:
+                _write(folder / _name(number), batch)
 
     def _load(self, number: int) -> dict[str, torch.Tensor]:
         batch = self._batches[number]
@@ -180,10 +180,9 @@ def _files(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in sorted(found, key=lambda pair: pair[1].name) if match}
 
 
-def _write(path: Path, batch: Mapping[str, torch.Tensor]) -> Path:
+def _write(path: Path, batch: Mapping[str, torch.Tensor]) -> None:
     with atomic_path(path) as temporary:
         save_file(dict(batch), temporary)
-    return path
 
 
 def _link(source: Path, target: Path) -> None:

@@ -24,7 +24,6 @@ from prime_ext.config.settings import PRMSettings, ServerSettings
 from prime_ext.generate.backend import BackendError, one_line
 from prime_ext.generate.server import ServerBackend, status_text
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import PRM_LOG_PROBS
 from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
@@ -33,12 +32,8 @@ logger = logging.getLogger(__name__)
 _COMPARED_TOKENS = 128
 _THREAD = "prm-server"
 
-# Prompt and response.
-_Key = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def _key(sequence: tuple[list[int], list[int]]) -> _Key:
-    return tuple(sequence[0]), tuple(sequence[1])
+# Tokens of prompt and response. No prompt is empty.
+TokenRow = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class ServerFailed(RuntimeError):
@@ -61,7 +56,7 @@ class PromptScores:
             self._backend = ServerBackend(str(settings.address), settings.model or "", settings.api_key_variable or "")
         except BackendError as error:
             raise ServerFailed(f"prm.server: {error}") from None
-        self._asked: dict[_Key, Future[torch.Tensor]] = {}
+        self._asked: dict[TokenRow, Future[torch.Tensor]] = {}
         self._asking = ExitStack()
         self._portal: BlockingPortal | None = None
 
@@ -71,7 +66,7 @@ class PromptScores:
         context = self._backend.context
         return None if context is None else context - 1
 
-    def begin(self, sequences: Sequence[tuple[list[int], list[int]]]) -> None:
+    def begin(self, sequences: Sequence[TokenRow]) -> None:
         """Ask for what :meth:`score` will be asked for, and do not wait.
 
         Raises:
@@ -87,22 +82,19 @@ class PromptScores:
             self._client = self._backend.client(self._settings.attempts, self._settings.timeout_seconds)
             self._slots = asyncio.Semaphore(self._settings.concurrency)
             self._asking.callback(self._portal.call, self._client.close)
-        for key in map(_key, sequences):
-            if key not in self._asked:
-                self._asked[key] = self._portal.start_task_soon(self._ask, model, *key)
+        for sequence in sequences:
+            if sequence not in self._asked:
+                self._asked[sequence] = self._portal.start_task_soon(self._ask, model, *sequence)
 
-    def score(self, sequences: Sequence[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
+    def score(self, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
         """Log-probabilities of the tokens of each response. What was begun and is not among them is given up.
-
-        Args:
-            sequences: tokens of prompt and response. No prompt is empty.
 
         Raises:
             ServerFailed: no answer after all attempts, or one without log-probabilities of the prompt.
         """
         try:
             self.begin(sequences)
-            wanted = [self._asked[_key(one)] for one in sequences]
+            wanted = [self._asked[sequence] for sequence in sequences]
             done, _ = wait(wanted, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
@@ -116,13 +108,16 @@ class PromptScores:
 
     async def _ask(self, model: str, prompt: tuple[int, ...], response: tuple[int, ...]) -> torch.Tensor:
         async with self._slots:
-            values = await self._prompt_log_probs(self._client, model, [*prompt, *response])
-        return torch.tensor(values[len(prompt) :])
+            ids, url = [*prompt, *response], self._backend.url
+            entries = await self._prompt_log_probs(model, ids, url)
+        # The first token has none.
+        values = [_of_token(entry, token, url) for entry, token in zip(entries[1:], ids[1:], strict=True)]
+        return torch.tensor(values[len(prompt) - 1 :])
 
-    async def _prompt_log_probs(self, client: openai.AsyncOpenAI, model: str, ids: list[int]) -> list[float]:
-        url = self._backend.url
+    async def _prompt_log_probs(self, model: str, ids: list[int], url: str) -> list[Any]:
+        """What the server says of each token."""
         try:
-            answer = await client.completions.create(
+            answer = await self._client.completions.create(
                 model=model, prompt=ids, max_tokens=1, temperature=1.0, extra_body={"prompt_logprobs": 0}
             )
         except openai.APIStatusError as error:
@@ -139,8 +134,7 @@ class PromptScores:
             raise ServerFailed(
                 f"prm.server: {url} gives no log-probabilities of the prompt (prompt_logprobs), as vLLM's server does"
             )
-        # The first token has none.
-        return [0.0, *(_of_token(entry, token, url) for entry, token in zip(entries[1:], ids[1:], strict=True))]
+        return entries
 
 
 def _of_token(entry: Any, token: int, url: str) -> float:
@@ -152,10 +146,10 @@ def _of_token(entry: Any, token: int, url: str) -> float:
         ) from None
 
 
-def _sequences(batch: KVBatchMeta) -> list[tuple[list[int], list[int]]]:
+def _sequences(batch: KVBatchMeta) -> list[TokenRow]:
     rows = transfer.fetch_rows(batch, ["prompts", "responses"])
     pairs = zip(rows["prompts"], rows["responses"], strict=True)
-    return [(prompt.tolist(), response.tolist()) for prompt, response in pairs]
+    return [(tuple(prompt.tolist()), tuple(response.tolist())) for prompt, response in pairs]
 
 
 def check_server(settings: ServerSettings, longest: int) -> None:
@@ -170,7 +164,7 @@ def check_server(settings: ServerSettings, longest: int) -> None:
     """
     try:
         scores = PromptScores(settings)
-        scores.score([([1], [1])])
+        scores.score([((1,), (1,))])
     except ServerFailed as error:
         raise SettingsError(one_line(str(error))) from None
     if scores.longest_row is not None and longest > scores.longest_row:
@@ -231,9 +225,9 @@ class ServedPRM(ImplicitPRM):
         if not self._compared:
             self._compare(sequences, log_probs)
             self._compared = True
-        return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
+        return self._put_scores(batch, log_probs)
 
-    def _compare(self, sequences: Sequence[tuple[list[int], list[int]]], log_probs: Sequence[torch.Tensor]) -> None:
+    def _compare(self, sequences: Sequence[TokenRow], log_probs: Sequence[torch.Tensor]) -> None:
         """Score the beginnings of the longest responses with ``prm.model.path`` in this process.
 
         What stands behind a token changes nothing of its log-probability.

@@ -18,9 +18,9 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
 from prime_ext.config.settings import BiasSettings
 from prime_ext.prm.bias import OutcomeBias
-from prime_ext.prm.engines import average_weights, copy_weights, engine_of, register_engine
+from prime_ext.prm.engines import average_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
-from prime_ext.prm.fused_forward import FusedGuard
+from prime_ext.prm.fused_forward import guard_fused_log_probs
 
 
 class PassCounter:
@@ -47,29 +47,17 @@ class PassCounter:
         return counts
 
     def _after_forward(self, module: torch.nn.Module, arguments: tuple, keywords: dict, output: Any) -> None:
-        tokens = _tokens(arguments, keywords)
+        ids, mask = keywords["input_ids"], keywords.get("attention_mask")
+        tokens = mask.sum() if torch.is_tensor(mask) and mask.shape == ids.shape else ids.numel()
         self.forward = self.forward + tokens
-        trained = next((value for value in _tensors(output) if value.requires_grad), None)
-        if trained is not None:
-            trained.register_hook(lambda gradient: self._after_backward(tokens))
 
-    def _after_backward(self, tokens: int | torch.Tensor) -> None:
-        self.backward = self.backward + tokens
+        def after_backward(gradient: torch.Tensor) -> None:
+            self.backward = self.backward + tokens
 
-
-def _tokens(arguments: tuple, keywords: dict) -> int | torch.Tensor:
-    ids = keywords.get("input_ids", arguments[0] if arguments else None)
-    mask = keywords.get("attention_mask")
-    if ids is None:
-        raise RuntimeError("the model was called without input_ids; its passes cannot be counted")
-    if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.shape == ids.shape:
-        return mask.sum()
-    return ids.numel()
-
-
-def _tensors(output: Any) -> list[torch.Tensor]:
-    values = output.values() if hasattr(output, "values") else [output] if torch.is_tensor(output) else output
-    return [value for value in values if torch.is_tensor(value)]
+        # verl asks for an output with names.
+        trained = [value for value in output.values() if torch.is_tensor(value) and value.requires_grad]
+        for value in trained[:1]:
+            value.register_hook(after_backward)
 
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
@@ -177,7 +165,7 @@ class PRMLoss:
         return found
 
 
-class ImplicitPRMWorker(FusedGuard, TrainingWorker):
+class ImplicitPRMWorker(TrainingWorker):
     """verl's training worker whose response log-probabilities go to the store of rollouts.
 
     Args:
@@ -198,8 +186,10 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         self._role = role
         self._trainable_layers = trainable_layers
         self._bias = None if bias is None else OutcomeBias(bias)
-        # What the comparison of fused and plain log-probabilities found, until the next metrics of an update.
+        # Whether fused and plain log-probabilities were compared, and what that found, until the next metrics.
+        self._guarded = False
         self._guard_metrics: dict[str, float] = {}
+        self._update_metrics: dict | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
@@ -271,7 +261,7 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_over_weights(self, role: str) -> None:
         """Replace this model's weights by those of another engine of the process."""
-        copy_weights(engine_of(role), self.engine)
+        average_weights(engine_of(role), self.engine, 0.0)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
@@ -321,12 +311,14 @@ class ImplicitPRMWorker(FusedGuard, TrainingWorker):
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
 
     def _guard(self, data: TensorDict) -> None:
-        """Compare fused and plain log-probabilities once; these passes are none of the training's."""
-        counted = self._passes.forward
-        self._guard_metrics |= self.guard_fused_log_probs(data, f"the PRM ({self._role})")
-        self._passes.forward = counted
+        """Compare fused and plain log-probabilities on the first batch; these passes are none of the training's."""
+        if self.engine_config.use_fused_kernels and not self._guarded:
+            self._guarded, counted = True, self._passes.forward
+            difference = guard_fused_log_probs(self, data, f"the PRM ({self._role})")
+            self._guard_metrics["fused_log_prob_difference"] = difference
+            self._passes.forward = counted
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:
         """Metrics of the last :meth:`update_and_score`, already reduced over ranks; None on ranks without outputs."""
-        return getattr(self, "_update_metrics", None)
+        return self._update_metrics

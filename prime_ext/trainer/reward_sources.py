@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, outcome_source, source_return
-from prime_ext.algorithms.advantage_forms import low_probability_cuts
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.leave_one_out import group_sizes
+from prime_ext.algorithms.estimators.step_based import low_probability_cuts
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.implicit_reward import implicit_values
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
-from prime_ext.algorithms.process_reward import implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
 from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.algorithms.steps import StepSpans, sum_over_steps
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings
@@ -92,7 +92,7 @@ def advantages(
     if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
         ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
         metrics["prime/process/return_std_over_outcome"] = ratio
-    alone = int((group_sizes(step.group_B, step.valid_B) == 1).sum())
+    alone = int((PromptGroups.of(step.group_B, step.valid_B).size_B == 1).sum())
     metrics["prime/rollouts_without_baseline"] = alone
     if alone:
         logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)

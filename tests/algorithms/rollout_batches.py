@@ -2,6 +2,7 @@
 """Batches as they come from rollouts, for hypothesis: groups of any size in any order, holes, padding, garbage."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +34,25 @@ class Batch:
         """Valid positions of a row."""
         return [t for t in range(self.mask_BT.shape[1]) if self.mask_BT[row, t]]
 
+    def rewards(self, row: int) -> list[float]:
+        """Those of the valid tokens."""
+        return self.reward_BT[row, self.tokens(row)].tolist()
+
+    def on_tokens(self, values_of_row: Callable[[int], list[float]]) -> torch.Tensor:
+        """These values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
+        result_BT = torch.zeros_like(self.reward_BT)
+        for row in self.rows:
+            result_BT[row, self.tokens(row)] = torch.tensor(values_of_row(row), dtype=result_BT.dtype)
+        return result_BT
+
     def members(self, row: int) -> list[int]:
         """Rows of the same prompt, this one included."""
         return [other for other in self.rows if self.group_B[other] == self.group_B[row]]
+
+
+def to_go(values: list[float], discount: float = 1.0) -> list[float]:
+    """Discounted sums of what follows."""
+    return [sum(discount**lag * value for lag, value in enumerate(values[k:])) for k in range(len(values))]
 
 
 @st.composite

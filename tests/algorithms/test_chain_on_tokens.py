@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN, batches, random_spans
 
-from prime_ext.algorithms.accumulation import MODES
+from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import REWARD_POSITIONS, ProcessShaping
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.shaping import SHAPES
-from prime_ext.algorithms.step_credit import StepCredit, min_form
-from prime_ext.algorithms.step_scores import StepScore
+from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
 
 seeds = st.integers(0, 1000)
@@ -88,7 +87,7 @@ def test_without_an_accumulation_each_step_is_paid_times_the_length_factor(batch
         batch.reward_BT, batch.mask_BT, spans
     )
     score_BS = SIGMOID(sum_over_steps(batch.reward_BT, spans), spans.mask_BS)
-    plain_BT = place_at_ends(min_form(score_BS, spans.mask_BS), spans)
+    plain_BT = place_at_ends(credit.rewards(score_BS, spans.mask_BS), spans)
     factor_B = torch.ones(len(plain_BT)) if shape == "none" else chain.length_factor(spans.count_B)
     torch.testing.assert_close(paid_BT, plain_BT * factor_B[:, None])
     assert torch.equal(source_BT, end_mask(spans))

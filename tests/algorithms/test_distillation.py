@@ -15,7 +15,6 @@ from prime_ext.algorithms.distillation import (
     topk_reverse_kl,
     update_average,
 )
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
 
 
 def _draw(seed: int, tokens: int, vocabulary: int, targets: int, dtype=torch.float64, size=3.0):
@@ -118,17 +117,3 @@ def test_the_average_of_weights():
     average, current = [torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 2.0])]
     update_average(average, current, 0.75)
     assert average[0].tolist() == [1.5, 2.0]
-
-
-def test_the_bias_takes_part_in_the_cross_entropy_and_has_a_gradient():
-    entry = PRM_LOSSES["ce"]
-    ratio_BT, mask_BT = torch.randn(5, 3).double(), torch.ones(5, 3)
-    label_B = torch.tensor([1.0, 0.0, 1.0, 0.5, 1.0]).double()
-    rows = entry.prepare(label_B, torch.zeros(5).long(), torch.ones(5).bool()).scaled(torch.full((5,), 0.2).double())
-    bias = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    loss = entry.loss(ratio_BT, mask_BT, rows, 0.3, bias=bias)
-    chance_B = torch.sigmoid(0.3 * ratio_BT.sum(-1) + 0.7)
-    expected = -(label_B * chance_B.log() + (1 - label_B) * (1 - chance_B).log()).mean()
-    torch.testing.assert_close(loss.detach(), expected)
-    (slope,) = torch.autograd.grad(loss, bias)
-    torch.testing.assert_close(slope, (chance_B - label_B).mean())

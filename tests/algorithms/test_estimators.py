@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every advantage estimator: against verl's own for outcomes, against loops for process rewards, and its edge cases."""
 
-import math
+import itertools
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,20 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_batches import NAN, Batch, batches, orders
+from rollout_batches import NAN, Batch, batches, orders, random_spans, to_go
 from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
 from prime_ext.algorithms.estimators import ESTIMATORS
+from prime_ext.algorithms.estimators.step_based import low_probability_cuts
 from prime_ext.algorithms.returns import whiten
+from prime_ext.algorithms.steps import end_mask
 from prime_ext.algorithms.turns import turn_boundaries
 
 # Those over turns: test_turns.py.
+WITHOUT_TURNS = sorted(name for name, entry in ESTIMATORS.items() if "turn_end_BT" not in entry.needs)
 GROUP_ESTIMATORS = sorted(name for name, entry in ESTIMATORS.items() if entry.uses_groups and not entry.needs)
 discounts = st.sampled_from([1.0, 0.9])
 
@@ -104,21 +108,6 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
     torch.testing.assert_close(advantage_BT, expected_BT, atol=1e-6, rtol=1e-6)
 
 
-@given(batches(), st.sampled_from([0.1, 1.0]))
-def test_a_segments_advantage_is_the_rise_of_the_value_plus_the_rewards_in_it(batch, penalty):
-    fields = given_fields(batch, "segment")
-    advantage_BT = single(of_outcome(batch, "segment", penalty, **fields), batch)
-    for row in batch.rows:
-        tokens, reward_T = batch.tokens(row), token_rewards(batch, penalty)[row]
-        for t in tokens:
-            first = max(s for s in tokens if s <= t and (fields["cut_BT"][row, s] or s == tokens[0]))
-            after = [s for s in tokens if s > t and fields["cut_BT"][row, s]]
-            end = float(fields["value_BT"][row, after[0]]) if after else 0.0
-            paid = sum(float(reward_T[s]) for s in tokens if first <= s and (not after or s < after[0]))
-            expected = end - float(fields["value_BT"][row, first]) + paid
-            assert float(advantage_BT[row, t]) == pytest.approx(expected, abs=1e-9)
-
-
 @pytest.mark.parametrize("name", ["rloo", "rloo_vectorized", *IN_VERL])
 @given(seed=st.integers(0, 10_000))
 def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for_rounding(name, seed):
@@ -144,70 +133,105 @@ def test_in_float32_a_process_coefficient_of_zero_leaves_verls_estimator_but_for
 
 
 def std(values):
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return statistics.stdev(values) if len(values) > 1 else 1.0
 
 
-def baseline_and_scale(batch, name, i):
-    """(b, c) of (r - b) * c for row i, written out response by response."""
+def constant_baseline(batch, name, i, paid):
+    """(b, c) of (r - b) * c for row i, from the rewards that each row is paid, written out response by response."""
     members = batch.members(i)
-    rewards = {j: [float(batch.reward_BT[j, t]) for t in batch.tokens(j)] for j in batch.rows}
-    mean = {j: sum(rewards[j]) / len(rewards[j]) for j in members}
+    mean = {j: statistics.fmean(paid[j].values()) for j in members}
     if name == "grpo_pooled":
-        pool = [reward for j in members for reward in rewards[j]]
-        return (0.0, 1 / (1 + 1e-6)) if len(pool) == 1 else (sum(pool) / len(pool), 1 / (std(pool) + 1e-6))
-    alone = len(members) == 1
-    average = 0.0 if alone else sum(mean.values()) / len(members)
+        pool = [reward for j in members for reward in paid[j].values()]
+        return (0.0 if len(pool) == 1 else statistics.fmean(pool)), 1 / (std(pool) + 1e-6)
+    average = 0.0 if len(members) == 1 else statistics.fmean(mean.values())
     if name == "grpo":
-        return average, 1 / ((1.0 if alone else std(list(mean.values()))) + 1e-6)
+        return average, 1 / (std(list(mean.values())) + 1e-6)
     if name == "opo":
         length = {j: len(batch.tokens(j)) for j in members}
-        return 0.0 if alone else sum(length[j] * mean[j] for j in members) / sum(length.values()), 1.0
+        return (0.0 if len(members) == 1 else sum(length[j] * mean[j] for j in members) / sum(length.values())), 1.0
     if name == "gpg":
         # Not abs(sum) > 0: a response whose rewards cancel counts as not rewarded.
-        return average, len(batch.rows) / max(1, sum(sum(rewards[j]) != 0 for j in batch.rows))
+        return average, len(batch.rows) / max(1, sum(sum(paid[j].values()) != 0 for j in batch.rows))
     assert name in ("dr_grpo", "reinforce_plus_plus_baseline")
     return average, 1.0
 
 
-# Of their own kind: they subtract something else than a constant from every reward.
-NOT_CENTRED_BY_A_CONSTANT = {"rloo", "rloo_per_token", "masked_step"}
+def centred(batch, source, i, paid):
+    """What is left of the reward of each paid token of row i."""
+    name, members = source.estimator, batch.members(i)
+    others = [j for j in members if j != i]
+    if not others:
+        default = "zero" if name in ("rloo", "rloo_per_token") else "keep"
+        if (source.singleton_group or default) == "zero":
+            return dict.fromkeys(paid[i], 0.0)
+    if name == "rloo":
+        mean, n = {j: statistics.fmean(paid[j].values()) for j in members}, len(members)
+        if not others:
+            return paid[i]
+        if source.form == "paper":
+            return {t: r - sum(mean[j] for j in others) / (n - 1) for t, r in paid[i].items()}
+        return {t: r * n / (n - 1) - sum(mean.values()) / (n - 1) for t, r in paid[i].items()}
+    if name == "rloo_per_token":
+        total = sum(sum(paid[j].values()) for j in others)
+        per_token, begin, left = total / max(1, sum(len(batch.tokens(j)) for j in others)), 0, {}
+        for end, reward in paid[i].items():
+            left[end] = reward - per_token * sum(begin <= t <= end for t in batch.tokens(i))
+            begin = end + 1
+        return left
+    baseline, scale = constant_baseline(batch, name, i, paid)
+    return {t: (r - baseline) * scale for t, r in paid[i].items()}
 
 
-@pytest.mark.parametrize("name", sorted(set(GROUP_ESTIMATORS) - NOT_CENTRED_BY_A_CONSTANT))
-@given(batch=batches(), discount=discounts)
-def test_process_rewards_are_centred_and_summed_from_each_token_on(name, batch, discount):
-    source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator=name)
+def by_loops(batch, source):
+    """The advantage of every estimator that knows no turns."""
+    name, discount = source.estimator, source.discount
+    places = {i: batch.tokens(i) for i in batch.rows}
+    paid = {i: {t: float(source.reward_BT[i, t]) for t in places[i] if source.mask_BT[i, t]} for i in batch.rows}
+    rewards_of = {i: [paid[i].get(t, 0.0) for t in places[i]] for i in batch.rows}
+    so_far = {i: dict(zip(places[i], itertools.accumulate(rewards_of[i]), strict=True)) for i in batch.rows}
+    returns_of = {i: dict(zip(places[i], to_go(rewards_of[i], discount), strict=True)) for i in batch.rows}
+
+    def centred_at(of_row, i, t, rows):
+        there = [of_row[j][t] for j in rows if t in of_row[j]]
+        return of_row[i][t] - statistics.fmean(there) if len(there) > 1 or rows == batch.rows else 0.0
+
+    def row(i):
+        tokens, rewards, returns = places[i], rewards_of[i], list(returns_of[i].values())
+        value = None if source.value_BT is None else [*source.value_BT[i, tokens].tolist(), 0.0]
+        if name in ("reinforce", "reinforce_plus_plus"):
+            return returns
+        if name == "remax":
+            return [r - float(source.baseline_B[i]) for r in returns]
+        if name == "position_mean":
+            return [centred_at(returns_of, i, t, batch.rows) for t in tokens]
+        if name == "prm_value":
+            return [r - v for r, v in zip(returns, value, strict=False)]
+        if name == "gae":
+            delta = [r + discount * value[k + 1] - value[k] for k, r in enumerate(rewards)]
+            return to_go(delta, discount * source.gae_lambda)
+        if name == "segment":
+            cuts = [k for k, t in enumerate(tokens) if k == 0 or source.cut_BT[i, t]]
+            first = [max(c for c in cuts if c <= k) for k in range(len(tokens))]
+            end = [min((c for c in cuts if c > k), default=len(tokens)) for k in range(len(tokens))]
+            return [value[e] - value[f] + sum(rewards[f:e]) for f, e in zip(first, end, strict=True)]
+        if name == "masked_step":
+            return [centred_at(so_far, i, t, batch.members(i)) for t in tokens]
+        left = centred(batch, source, i, paid)
+        return to_go([left.get(t, 0.0) for t in tokens], discount)
+
+    return batch.on_tokens(row)
+
+
+@pytest.mark.parametrize("name", WITHOUT_TURNS)
+@given(batch=batches(), data=st.data(), discount=discounts, singleton_group=st.sampled_from([None, "zero", "keep"]))
+def test_the_advantage_of_process_rewards_is_that_of_the_loops(name, batch, data, discount, singleton_group):
+    seed, form = data.draw(st.integers(0, 1000)), data.draw(st.sampled_from(["released", "paper"]))
+    paid_BT = batch.mask_BT if data.draw(st.booleans()) else end_mask(random_spans(batch, seed)).double()
+    options = {"discount": discount, "form": form, "gae_lambda": data.draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    options |= {"singleton_group": singleton_group, **given_fields(batch, name, seed)}
+    source = RewardSource(torch.where(paid_BT.bool(), batch.reward_BT, NAN), paid_BT, estimator=name, **options)
     result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
-    expected_BT = torch.zeros_like(result_BT)
-    for i in batch.rows:
-        baseline, scale = baseline_and_scale(batch, name, i)
-        running = 0.0
-        for t in reversed(batch.tokens(i)):
-            running = (float(batch.reward_BT[i, t]) - baseline) * scale + discount * running
-            expected_BT[i, t] = running
-    torch.testing.assert_close(result_BT, expected_BT, atol=1e-7, rtol=1e-6)
-
-
-def gae_by_loops(batch, value_BT, discount, gae_lambda):
-    result_BT = torch.zeros_like(batch.reward_BT)
-    for i in batch.rows:
-        next_value = running = 0.0
-        for t in reversed(batch.tokens(i)):
-            delta = float(batch.reward_BT[i, t]) + discount * next_value - float(value_BT[i, t])
-            running = delta + discount * gae_lambda * running
-            result_BT[i, t], next_value = running, float(value_BT[i, t])
-    return result_BT
-
-
-@given(batches(), discounts, st.sampled_from([0.0, 0.5, 1.0]))
-def test_gae_equals_the_recursion_over_valid_tokens(batch, discount, gae_lambda):
-    value_BT = given_fields(batch, "gae")["value_BT"]
-    source = RewardSource(
-        batch.reward_BT, batch.mask_BT, discount=discount, estimator="gae", gae_lambda=gae_lambda, value_BT=value_BT
-    )
-    result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
-    torch.testing.assert_close(result_BT, gae_by_loops(batch, value_BT, discount, gae_lambda))
+    torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-7, rtol=1e-6)
 
 
 # ---- edges common to all -----------------------------------------------------------------------------------------
@@ -228,26 +252,6 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
         moved = {key: value[rows] for key, value in fields.items()}
         # Singletons whitened alone may be blown up from rounding errors: hence no relative comparison at zero.
         torch.testing.assert_close(advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", sorted(set(GROUP_ESTIMATORS) - {"masked_step"}))
-@given(batch=batches())
-def test_a_lone_rollout_receives_zero_or_keeps_its_reward_as_asked(name, batch):
-    alone = [i for i in batch.rows if len(batch.members(i)) == 1]
-    zero_BT, keep_BT = (
-        combine_sources(
-            {"outcome": of_outcome(batch, name, singleton_group=singleton_group)}, batch.mask_BT, batch.group_B, False
-        )[0]
-        for singleton_group in ("zero", "keep")
-    )
-    scale = len(batch.rows) / max(1, sum(float(batch.label_B[i]) != 0 for i in batch.rows)) if name == "gpg" else 1.0
-    for i in range(len(batch.group_B)):
-        if i in alone:
-            assert not zero_BT[i].any()
-            expected = [float(batch.label_B[i]) * scale] * len(batch.tokens(i))
-            assert keep_BT[i, batch.tokens(i)].tolist() == pytest.approx(expected, rel=1e-5)
-        else:
-            assert torch.equal(zero_BT[i], keep_BT[i])
 
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
@@ -272,6 +276,7 @@ def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_
     ]
     total_BT = parts[0] + weight * parts[1]
     torch.testing.assert_close(result[1], total_BT)
+    torch.testing.assert_close(sum(result[2].values()), total_BT)
     whitens = ESTIMATORS[one].whitens or ESTIMATORS[other].whitens
     torch.testing.assert_close(result[0], whiten(total_BT, batch.mask_BT) if whitens else total_BT)
 
@@ -286,6 +291,7 @@ def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_
             {"estimator": "grpo", "singleton_group": "drop"},
             "singleton_group must be 'keep', 'zero' or None, got 'drop'",
         ),
+        ({"form": "mean"}, "must be 'released' or 'paper', got 'mean'"),
         ({"coefficient": 0.0}, "at least one must count"),
     ],
 )
@@ -293,3 +299,15 @@ def test_what_no_estimator_can_work_with_is_refused(options, message):
     source = RewardSource(torch.ones(2, 2), torch.ones(2, 2), **options)
     with pytest.raises(ValueError, match=message):
         combine_sources({"outcome": source}, torch.ones(2, 2), torch.zeros(2, dtype=torch.int64))
+
+
+@given(batches())
+def test_the_last_token_mask_marks_the_last_valid_token_only(batch):
+    for row, mask_T in enumerate(last_token_mask(batch.mask_BT)):
+        assert mask_T.nonzero().flatten().tolist() == batch.tokens(row)[-1:]
+
+
+def test_spo_cuts_before_every_nth_token_that_the_policy_was_not_sure_of():
+    probability_BT = torch.tensor([[0.5, 0.95, 0.9, 0.89, 0.1, 0.2]])
+    mask_BT = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, 0.0]])
+    assert low_probability_cuts(probability_BT, mask_BT, 0.9, 2).tolist() == [[True, False, False, False, True, False]]

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Implicit rewards r_t = beta * q_t and the losses and accuracies built on them."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import batches, orders
 
-from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
+from prime_ext.algorithms.implicit_reward import implicit_values, log_ratio, prefix_values, process_rewards
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
 
-betas = st.sampled_from([0.05, 1.0])
+betas = st.sampled_from([0.05, 1.0, 10.0])
 
 
 def ratio_of(batch):
@@ -25,14 +27,18 @@ def test_at_initialisation_q_is_exactly_zero_even_where_padding_holds_nan(batch)
 
 
 @given(batches(), betas)
-def test_rewards_sum_to_beta_times_the_summed_log_ratio_last_token_included(batch, beta):
-    reward_BT = process_rewards(ratio_of(batch), beta)
-    for i in range(len(batch.group_B)):
-        expected = beta * sum(float(batch.reward_BT[i, t]) + 1.0 for t in batch.tokens(i))
-        assert float(reward_BT[i].sum()) == pytest.approx(expected, abs=1e-5)
-    for i in batch.rows:
-        last = batch.tokens(i)[-1]
-        assert float(reward_BT[i, last]) == pytest.approx(beta * (float(batch.reward_BT[i, last]) + 1.0), abs=1e-5)
+def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums_and_means(batch, beta):
+    ratio_BT = ratio_of(batch)
+    torch.testing.assert_close(ratio_BT, batch.on_tokens(lambda i: [r + 1.0 for r in batch.rewards(i)]).float())
+    assert torch.equal(process_rewards(ratio_BT, beta), beta * ratio_BT)
+    sums_BT = batch.on_tokens(lambda i: list(itertools.accumulate(batch.rewards(i))))
+    counts_BT = batch.on_tokens(lambda i: [k + 1.0 for k in range(len(batch.tokens(i)))]).clamp_min(1)
+    value_BT, normalized_BT = prefix_values(batch.reward_BT, batch.mask_BT, beta)
+    torch.testing.assert_close(value_BT, beta * sums_BT)
+    torch.testing.assert_close(normalized_BT, beta * sums_BT / counts_BT)
+    # What was received before a token.
+    before_BT = batch.on_tokens(lambda i: [0.0, *itertools.accumulate(batch.rewards(i)[:-1])])
+    torch.testing.assert_close(implicit_values(batch.reward_BT, batch.mask_BT), before_BT)
 
 
 def test_low_precision_inputs_are_subtracted_in_float32():

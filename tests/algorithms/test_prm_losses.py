@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rollout_batches import NAN, Batch, batches, orders
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
+from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.algorithms.prm_losses.kto import mismatched_partners
 
 LOSSES = sorted(PRM_LOSSES)
@@ -37,15 +38,15 @@ class Case:
         now_B = self.ratio_BT.sum(-1)
         self.score_B = torch.where(self.valid_B, (0.7 * now_B + 0.1).round(decimals=0), NAN)
 
-    def rows(self, order=None) -> RowFields:
+    def rows(self, order=None, **options) -> RowFields:
         order = list(range(len(self.group_B))) if order is None else order
         scores = [self.score_B[order]] if self.entry.needs_scores else []
-        return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
+        return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores, **options)
 
-    def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None)):
+    def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
         """The loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""
         rows = rows.scaled(torch.full_like(rows.weight_B, 1 / max(1, int(self.valid_B.sum()))))
-        return self.entry.loss(ratio_BT[part], self.mask_BT[part], rows[part], beta)
+        return self.entry.loss(ratio_BT[part], self.mask_BT[part], rows[part], beta, **options)
 
 
 # ---- the formulas, response by response --------------------------------------------------------------------------
@@ -57,12 +58,35 @@ def best_of_n(case, i, key_B):
     return len(members) * share ** (len(members) - 1)
 
 
-def terms(name, case, i, beta):
+# Of the part on the driver and of that on the workers.
+OPTIONS = {
+    "ce": ({}, {"bias": st.sampled_from([0.0, 0.7])}),
+    "kto": ({"desirable_weight": st.sampled_from([1.0, 3.0]), "undesirable_weight": st.sampled_from([1.0, 0.5])}, {}),
+    "ipvrm": (
+        {"margin": st.sampled_from([5.0, 2.0]), "adaptive_boundary": st.booleans(), "dynamic_weight": st.booleans()},
+        {"time_weight": st.sampled_from(["uniform", "early", "late"])},
+    ),
+}
+
+
+def terms(
+    name,
+    case,
+    i,
+    beta,
+    bias=0.0,
+    desirable_weight=1.0,
+    undesirable_weight=1.0,
+    margin=5.0,
+    adaptive_boundary=True,
+    dynamic_weight=True,
+    time_weight="uniform",
+):
     """(relative weight before scaling to the mean 1, loss of the row)."""
     batch, label, members = case.batch, float(case.label_B[i]), case.batch.members(i)
     q = [float(batch.reward_BT[i, t]) for t in batch.tokens(i)]
     h, sign = sum(q), 1 if label > 0 else -1
-    bce = label * softplus(-beta * h) + (1 - label) * softplus(beta * h)
+    bce = label * softplus(-beta * h - bias) + (1 - label) * softplus(beta * h + bias)
     if name == "ce":
         return 1.0, bce
     if name == "bon_acc":
@@ -80,29 +104,40 @@ def terms(name, case, i, beta):
         return 1.0 / len(members), len(members) * share * softplus(-beta * h) + softplus(beta * h)
     if name == "kto":
         z = max(0.0, sum(float(case.score_B[j]) for j in batch.rows) / len(batch.rows))
-        return 1.0, 1.0 - sigmoid(beta * sign * (h - z))
+        return desirable_weight if label else undesirable_weight, 1.0 - sigmoid(beta * sign * (h - z))
     assert name == "ipvrm"
     mu = sum(float(case.label_B[j]) for j in members) / len(members)
-    if mu in (0.0, 1.0):
-        return 0.0, 0.0
-    boundary = math.log(mu / (1 - mu))
-    margin = 5.0 - boundary if label else 5.0 + boundary
-    raw = {j: (1 - mu) if float(case.label_B[j]) else mu for j in members}
-    weight = raw[i] * len(members) / sum(raw.values())
+    weight, mixed = 1.0, 0.0 < mu < 1.0
+    if mixed and adaptive_boundary:
+        margin -= sign * math.log(mu / (1 - mu))
+    if dynamic_weight:
+        raw = {j: (1 - mu) if float(case.label_B[j]) else mu for j in members}
+        weight = raw[i] * len(members) / sum(raw.values()) if mixed else 0.0
     losses = [softplus(margin - sign * beta * sum(q[: t + 1]) / (t + 1)) for t in range(len(q))]
-    return weight, sum(losses) / len(losses)
+    shares = {
+        "uniform": [1.0] * len(q),
+        "late": [t + 1 for t in range(len(q))],
+        # A single prefix would have no weight at all: it stays as it is.
+        "early": [len(q) - 1 - t for t in range(len(q))] if len(q) > 1 else [1.0],
+    }[time_weight]
+    return weight, sum(share * loss for share, loss in zip(shares, losses, strict=True)) / sum(shares)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@given(batch=batches(), beta=st.sampled_from([0.05, 1.0]))
-def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, beta):
+@given(batch=batches(), beta=st.sampled_from([0.05, 1.0]), data=st.data())
+def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, beta, data):
     case = Case(name, batch)
-    pairs = {i: terms(name, case, i, beta) for i in batch.rows}
+    # One that is not drawn has its default.
+    prepared, computed = (
+        {key: data.draw(values) for key, values in part.items() if data.draw(st.booleans())}
+        for part in OPTIONS.get(name, ({}, {}))
+    )
+    pairs = {i: terms(name, case, i, beta, **prepared, **computed) for i in batch.rows}
     counting = [weight for weight, _ in pairs.values() if weight > 0]
     scale = 1.0 if not counting else len(counting) / sum(counting)
     expected = sum(weight * scale * loss for weight, loss in pairs.values()) / max(1, len(batch.rows))
-    rows = case.rows()
-    assert float(case.loss(case.ratio_BT, rows, beta)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    rows = case.rows(**prepared)
+    assert float(case.loss(case.ratio_BT, rows, beta, **computed)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert rows.counts_B.tolist() == [i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))]
 
 
@@ -204,45 +239,24 @@ def test_the_mismatched_partner_of_kto_belongs_to_another_prompt(batch):
             assert partner_B[i] in batch.rows and batch.group_B[partner_B[i]] != batch.group_B[i]
 
 
-def test_kto_takes_its_anchor_from_mismatched_pairs_if_given_and_never_below_zero():
+def test_kto_takes_its_anchor_from_the_scores_it_is_given_and_never_below_zero():
     label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
-    prepare = PRM_LOSSES["kto"].prepare
-    assert prepare(label_B, torch.zeros(2), valid_B, torch.tensor([1.0, 2.0])).offset_B.tolist() == [1.5, 1.5]
-    rows = prepare(label_B, torch.zeros(2), valid_B, torch.tensor([1.0, 2.0]), mismatched_B=torch.tensor([0.2, 0.6]))
-    assert rows.offset_B.tolist() == pytest.approx([0.4, 0.4])
-    assert not prepare(label_B, torch.zeros(2), valid_B, torch.tensor([-3.0, 2.0])).offset_B.any()
-    rows = prepare(label_B, torch.zeros(2), valid_B, torch.zeros(2), desirable_weight=3.0)
-    assert rows.weight_B.tolist() == pytest.approx([1.5, 0.5])
+    for scores, anchor in (([1.0, 2.0], 1.5), ([-3.0, 2.0], 0.0)):
+        rows = PRM_LOSSES["kto"].prepare(label_B, torch.zeros(2), valid_B, torch.tensor(scores))
+        assert rows.offset_B.tolist() == [anchor, anchor]
 
 
-@pytest.mark.parametrize("time_weight, weights", [("late", [1, 2, 3, 4]), ("early", [3, 2, 1, 0])])
-def test_ipvrm_may_weigh_early_or_late_prefixes(time_weight, weights):
-    q = [0.4, -0.3, 0.2, 0.1]
-    # A hole: only valid tokens are counted.
-    ratio_BT, mask_BT = torch.tensor([[q[0], 9.0, *q[1:]]]), torch.tensor([[1.0, 0.0, 1.0, 1.0, 1.0]])
-    loss = PRM_LOSSES["ipvrm"].loss(ratio_BT, mask_BT, one_row(1.0, 5.0), 2.0, time_weight=time_weight)
-    terms = [softplus(5.0 - 2.0 * sum(q[: t + 1]) / (t + 1)) for t in range(4)]
-    assert float(loss) == pytest.approx(sum(w * x for w, x in zip(weights, terms, strict=True)) / sum(weights))
-
-
-def test_early_weights_of_a_response_of_one_token_do_not_vanish():
-    loss = PRM_LOSSES["ipvrm"].loss(
-        torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), one_row(1.0), 1.0, time_weight="early"
-    )
-    assert float(loss) == pytest.approx(math.log(2))
+def test_an_unknown_weight_of_prefixes_is_refused():
     with pytest.raises(ValueError, match="time_weight must be one of uniform, early, late"):
         PRM_LOSSES["ipvrm"].loss(torch.zeros(1, 2), torch.ones(1, 2), one_row(1.0), 1.0, time_weight="mid")
 
 
-def test_the_options_of_ipvrm_switch_boundary_and_weights_off():
-    label_B, valid_B = torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0]), torch.ones(5, dtype=torch.bool)
-    group_B = torch.tensor([0, 0, 0, 0, 1])
-    rows = PRM_LOSSES["ipvrm"].prepare(
-        label_B, group_B, valid_B, margin=2.0, adaptive_boundary=False, dynamic_weight=False
-    )
-    assert rows.offset_B.tolist() == [2.0] * 5 and rows.weight_B.tolist() == [1.0] * 5
-    rows = PRM_LOSSES["ipvrm"].prepare(label_B, group_B, valid_B, margin=2.0)
-    assert float(rows.weight_B[4]) == 0.0 and float(rows.offset_B[4]) == 2.0
+@pytest.mark.parametrize("name", [name for name, (_, computed) in OPTIONS.items() if "bias" in computed])
+def test_a_bias_has_the_gradient_of_the_logits(name):
+    rows = RowFields(torch.full((5,), 0.2), torch.tensor([1.0, 0.0, 1.0, 0.5, 1.0]), torch.zeros(5))
+    ratio_BT, bias = torch.randn(5, 3), torch.tensor(0.7, requires_grad=True)
+    PRM_LOSSES[name].loss(ratio_BT, torch.ones(5, 3), rows, 0.3, bias=bias).backward()
+    torch.testing.assert_close(bias.grad, (torch.sigmoid(0.3 * ratio_BT.sum(-1) + 0.7) - rows.target_B).mean())
 
 
 def test_low_precision_log_ratios_are_summed_in_float32():
@@ -258,3 +272,11 @@ def test_labels_of_less_precision_do_not_round_the_loss():
     loss = PRM_LOSSES["ce"].loss(ratio_BT, torch.ones(1, 2), rows, 1.0)
     loss.backward()
     assert float(loss) == pytest.approx(math.log(2), rel=1e-12) and ratio_BT.grad.tolist() == [[-0.5, -0.5]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "logit"),
+    [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)],
+)
+def test_the_starting_value_of_a_bias_is_bounded(mean, logit):
+    assert logit_of_mean(mean) == logit

@@ -1,40 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discounted returns, whitening and batch-max normalisation against loops."""
+"""Returns, whitening, normalisations, and the running guards of a step, against loops and closed forms."""
 
+import itertools
 import math
+import statistics
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rollout_batches import batches
+from rollout_batches import batches, orders, to_go
 
-from prime_ext.algorithms.returns import normalize_by_batch_max, return_to_go, whiten
+from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
+from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, AccuracyBand
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.algorithms.returns import return_to_go, whiten
 
 discounts = st.sampled_from([1.0, 0.99, 0.5])
 
 
 def return_by_loops(batch, discount):
-    result = torch.zeros_like(batch.reward_BT)
-    for i in batch.rows:
-        running = 0.0
-        for t in reversed(batch.tokens(i)):
-            running = float(batch.reward_BT[i, t]) + discount * running
-            result[i, t] = running
-    return result
+    return batch.on_tokens(lambda i: to_go(batch.rewards(i), discount))
+
+
+def valid_values(batch, value_BT):
+    return value_BT[batch.mask_BT.bool()].tolist()
 
 
 @given(batches(), discounts)
 def test_return_steps_over_holes_and_ignores_padding(batch, discount):
     torch.testing.assert_close(return_to_go(batch.reward_BT, batch.mask_BT, discount), return_by_loops(batch, discount))
-
-
-@given(batches(), discounts)
-def test_after_batch_max_the_largest_return_is_one(batch, discount):
-    assume(return_by_loops(batch, discount).abs().max() > 0.01)
-    scaled_BT, largest = normalize_by_batch_max(batch.reward_BT, batch.mask_BT, discount, epsilon=0.0)
-    assert float(largest) == pytest.approx(float(return_by_loops(batch, discount).abs().max()))
-    assert float(return_to_go(scaled_BT, batch.mask_BT, discount).abs().max()) == pytest.approx(1.0)
 
 
 @given(batches())
@@ -56,3 +52,103 @@ def test_whitened_values_have_mean_zero_and_variance_one_over_valid_tokens(batch
 def test_whitening_fewer_than_two_tokens_gives_zeros(n_valid):
     mask_BT = torch.tensor([[1.0, 0.0]]) if n_valid else torch.zeros(1, 2)
     assert whiten(torch.tensor([[3.0, float("nan")]]), mask_BT).tolist() == [[0.0, 0.0]]
+
+
+# ---- normalisations ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(NORMALIZATIONS))
+@given(batch=batches(), discount=discounts, floor=st.sampled_from([0.0, 2.0]), seed=st.integers(0, 1000))
+def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, discount, floor, seed):
+    """Taken per rank, as in the original, the result would depend on the number of ranks."""
+    rewards = valid_values(batch, batch.reward_BT)
+    returns = valid_values(batch, return_by_loops(batch, discount))
+    prefixes = valid_values(batch, batch.on_tokens(lambda i: list(itertools.accumulate(batch.rewards(i)))))
+    expected, epsilon, shift = {
+        "batch_max": (max(map(abs, returns)), 1e-6, 0.0),
+        "return_std": (statistics.stdev(returns) if len(returns) > 1 else 0.0, 1e-6, 0.0),
+        "prefix_std": (max(statistics.pstdev(prefixes), 1e-6), 0.0, statistics.fmean(rewards)),
+        "none": (1.0, 0.0, 0.0),
+    }[name]
+    expected = expected if name == "none" else max(expected, floor)
+    if name == "prefix_std" and len(rewards) < 2:
+        expected = 1.0
+    assume(expected > 1e-3)
+    order = orders(batch, seed)
+    scaled_BT, scale = NORMALIZATIONS[name](batch.reward_BT[order], batch.mask_BT[order], discount, floor)
+    assert float(scale) == pytest.approx(expected)
+    if floor == 0.0:
+        assert float(NORMALIZATIONS[name](batch.reward_BT, batch.mask_BT, discount)[1]) == pytest.approx(expected)
+    back_BT = scaled_BT[torch.tensor(order).argsort()]
+    wanted = [(reward - shift) / (expected + epsilon) for reward in rewards]
+    assert valid_values(batch, back_BT) == pytest.approx(wanted, rel=1e-6, abs=1e-7)
+    assert name != "prefix_std" or not back_BT[~batch.mask_BT.bool()].any()
+
+
+def test_what_is_almost_nothing_is_not_blown_up():
+    reward_BT, mask_BT = torch.tensor([[1e-6, 0.0]]), torch.ones(1, 2)
+    assert NORMALIZATIONS["batch_max"](reward_BT, mask_BT, 1.0)[0].tolist() == [pytest.approx([0.5, 0.0])]
+    assert NORMALIZATIONS["return_std"](reward_BT, mask_BT, 1.0)[0].tolist() == [pytest.approx([0.5857864, 0.0])]
+    scaled_BT, deviation = NORMALIZATIONS["return_std"](torch.full((1, 1), 3.0), torch.ones(1, 1), 1.0)
+    assert float(deviation) == 0.0 and float(scaled_BT) == pytest.approx(3e6)
+    assert float(NORMALIZATIONS["prefix_std"](torch.zeros(1, 2), mask_BT, 1.0)[1]) == pytest.approx(1e-6)
+
+
+def test_the_relative_scale_is_the_ratio_of_running_means_limited_and_resumed():
+    scale = OutcomeRelativeScale(share=0.5, decay=0.8)
+    # A step without spread is passed over.
+    assert scale.update(0.0, 1.0) == 0.0 and scale.process_std is None
+    assert scale.update(0.1, 1.0) == pytest.approx(0.5 * 1.0 / 0.1)
+    assert scale.update(0.0, 1.0) == scale.update(0.1, 0.0) == pytest.approx(0.5 * 1.0 / 0.1)
+    resumed = OutcomeRelativeScale(0.5, 0.8, process_std=scale.process_std, outcome_std=scale.outcome_std)
+    # 0.8 * 0.1 + 0.2 * 0.2 = 0.12 and 0.8 * 1 + 0.2 * 0.5 = 0.9
+    assert scale.update(0.2, 0.5) == resumed.update(0.2, 0.5) == pytest.approx(0.5 * 0.9 / 0.12)
+    assert OutcomeRelativeScale(largest=10.0).update(1e-9, 1.0) == 10.0
+
+
+# ---- filter and gate ---------------------------------------------------------------------------------------------
+
+BAND = AccuracyBand(lower=0.2, upper=0.8)
+
+
+@pytest.mark.parametrize("correct, verdict", [(0, TOO_HARD), (1, KEPT), (2, KEPT), (3, KEPT), (4, KEPT), (5, TOO_EASY)])
+def test_the_bounds_are_inclusive_with_five_rollouts(correct, verdict):
+    assert BAND.classify([1.0] * correct + [0.0] * (5 - correct), [False] * 5) == verdict
+
+
+@given(st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.7]), min_size=1, max_size=10))
+def test_soft_accuracies_are_averaged_in_any_order(accuracies):
+    whole = [False] * len(accuracies)
+    assert BAND.classify(accuracies, whole) == BAND.classify(accuracies[::-1], whole)
+    mean = sum(accuracies) / len(accuracies)
+    assert BAND.classify(accuracies, whole) == (TOO_HARD if mean < 0.2 - 1e-6 else KEPT)
+
+
+def test_a_prompt_without_any_finished_rollout_has_failed():
+    assert BAND.classify([], []) == FAILED
+    assert AccuracyBand(0.0, 1.0).classify([], []) == FAILED
+
+
+def pairs(accuracy, total=10.0):
+    return PairCount(accuracy * total, total)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 50)), max_size=8), st.floats(0, 0.99), st.floats(0, 1))
+def test_the_running_accuracy_is_the_weighted_mean_over_all_batches(batches, decay, start):
+    gate = ReliabilityGate(decay, start)
+    for accuracy, total in batches:
+        gate.update(pairs(accuracy, total))
+    seen = [batch for batch in batches if batch[1]]
+    if not seen:
+        assert gate.average == start
+        return
+    weight = [(1 - decay) * decay ** (len(seen) - 1 - k) * total for k, (_, total) in enumerate(seen)]
+    mean = sum(w * accuracy for w, (accuracy, _) in zip(weight, seen, strict=True))
+    first = decay ** len(seen) * seen[0][1]
+    assert gate.average == pytest.approx((first * start + mean) / (first + sum(weight)), abs=1e-9)
+
+
+def test_a_batch_without_pairs_leaves_the_gate_where_it_is():
+    gate = ReliabilityGate()
+    assert gate.update(PairCount(0.0, 0.0)) == 0.0 and gate.average == 0.5
+    assert gate.update(pairs(1.0)) == gate.update(PairCount(0.0, 0.0)) == pytest.approx(0.2)

@@ -65,22 +65,22 @@ def test_golden_gaussian_of_the_predecessor():
 
 @pytest.mark.parametrize(("score", "steps", "factor"), RELEASED)
 def test_golden_values_of_the_released_code(score, steps, factor):
-    assert float(released(one(score), torch.tensor([steps]))) == pytest.approx(factor, abs=SIX)
+    assert score * float(released(one(score), torch.tensor([steps]))) == pytest.approx(factor, abs=SIX)
 
 
 def test_edges_of_the_released_function():
-    assert released(torch.tensor([0.9, 0.9, 0.0, 0.0]), torch.tensor([0, -1, 3, 8])).tolist() == [0.0] * 4
+    assert released(torch.tensor([0.9, 0.9, 0.0, 0.0]), torch.tensor([0, -1, 0, -1])).tolist() == [0.0] * 4
     assert float(released(one(0.9), torch.tensor([1000]))) > 1e40
     assert float(released(torch.tensor([0.9]), torch.tensor([850]))) < math.inf
 
 
 def test_its_constants_are_parameters():
     s, t = one(0.5), torch.tensor([6])
-    assert float(released(s, t, slope=0.0)) == pytest.approx(0.5 * math.exp(2.0))
-    assert float(released(s, t, peak=6.0)) == pytest.approx(0.5 * math.exp(3.0))
-    assert float(released(s, t, growth=0.0, good=0.4)) == pytest.approx(0.5 * math.exp(0.2), rel=1e-6)
-    assert float(released(s, t, growth=0.0, bad=0.6)) == pytest.approx(0.5 * math.exp(-0.2), rel=1e-6)
-    assert float(released(s, t, growth=0.0, poor=0.5)) == pytest.approx(0.5)
+    assert float(released(s, t, slope=0.0)) == pytest.approx(math.exp(2.0))
+    assert float(released(s, t, peak=6.0)) == pytest.approx(math.exp(3.0))
+    assert float(released(s, t, growth=0.0, good=0.4)) == pytest.approx(math.exp(0.2), rel=1e-6)
+    assert float(released(s, t, growth=0.0, bad=0.6)) == pytest.approx(math.exp(-0.2), rel=1e-6)
+    assert float(released(s, t, growth=0.0, poor=0.5)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))

@@ -200,22 +200,6 @@ def test_the_advantage_of_every_turn_equals_a_loop(estimator, batch, discount, w
     assert not found_BT[~batch.mask_BT.bool()].any()
 
 
-def test_turns_that_all_failed_and_trajectories_of_one_turn_or_none():
-    own_BT = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]])
-    batch = Trajectories(own_BT, own_BT, own_BT, torch.zeros(4, 5), torch.zeros(4, dtype=torch.long), [[1]] * 4)
-    for estimator in ("turn_rloo", "turn_pooled", "gigpo", "gigpo_mean"):
-        assert not advantage_of(batch, source_of(batch, estimator)).any()
-    # One turn each, which begins with the prompt: leave-one-out of the responses.
-    only = replace(batch, own_BT=torch.tensor([[1, 1, 0, 0, 0]] * 4), mask_BT=torch.tensor([[1, 1, 0, 0, 0]] * 4))
-    only = replace(only, reward_BT=torch.tensor([1.0, 0.0, 0.0, 1.0])[:, None] * last_token_mask(only.mask_BT))
-    found_BT = advantage_of(only, source_of(only, "turn_rloo"))
-    assert found_BT[:, 1].tolist() == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
-    plain_BT = combine_sources(
-        {"x": RewardSource(only.reward_BT, last_token_mask(only.mask_BT))}, only.mask_BT, only.group_B, False
-    )[0]
-    torch.testing.assert_close(found_BT, plain_BT)
-
-
 # ---- the bias of per-turn baselines where the policy decides when to stop ------------------------------------------
 
 # Up to three turns of one token; after each the policy stops, or goes on with a probability of its own.

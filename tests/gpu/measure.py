@@ -387,7 +387,7 @@ def measure_losses(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
             ).to(device)
             half = device.type == "cuda"
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                loss, _ = PRMLoss(name, entry.beta)({"log_probs": log_probs}, data)
+                loss, _ = PRMLoss(name, 10.0 if name == "ipvrm" else 0.05)({"log_probs": log_probs}, data)
             loss.backward()
             results.append((loss.detach().cpu(), flat_N.grad.cpu()))
         (loss, grad), (loss_there, grad_there) = results

@@ -29,7 +29,6 @@ from prime_ext.algorithms import (
     process_shaping,
     shaping,
     step_credit,
-    step_scores,
 )
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
@@ -706,7 +705,7 @@ SAID = {
     "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
     "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
     "reward positions": (chain_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
-    "step scores": (chain_settings.STEP_SCORES, step_scores.STEP_SCORES),
+    "step scores": (chain_settings.STEP_SCORES, accumulation.STEP_SCORES),
 }
 
 

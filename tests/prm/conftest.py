@@ -13,7 +13,7 @@ from prime_ext.config.settings import PRMSettings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gloo_ranks import run_ranks  # noqa: E402
-from launch import write_model  # noqa: E402
+from plain_prm import write_model  # noqa: E402
 
 
 @pytest.fixture(scope="session")

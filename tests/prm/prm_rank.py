@@ -1,30 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the PRM tests: ImplicitPRMWorker on verl's FSDP2 engine over gloo, without Ray and TransferQueue.
+"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue.
 
-Started by test_prm_engine.py: ``python prm_rank.py MODEL_PATH WORK_DIR`` with the variables of a torchrun rank.
+For tests that start themselves on one and on two ranks and look at what their ``main`` found there. They import this
+before verl, so that a rank has CPU mode and fused kernels of each model on its own.
 """
 
+import prime_ext.plugin  # noqa: F401  isort: skip
+
 import os
-import sys
 from functools import cache
-from pathlib import Path
 
-import prime_ext.cpu.install
+import torch
+import torch.distributed as dist
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf, open_dict
+from verl.utils import tensordict_utils as tu
 
-prime_ext.cpu.install.install()
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from gloo_ranks import finish  # noqa: E402
-from hydra import compose, initialize_config_module  # noqa: E402
-from omegaconf import OmegaConf, open_dict  # noqa: E402
-from verl.utils import tensordict_utils as tu  # noqa: E402
-
-from prime_ext.config.engines import shard_over_all_ranks  # noqa: E402
-from prime_ext.config.settings import PRMSettings  # noqa: E402
-from prime_ext.prm.implicit_prm import ImplicitPRM  # noqa: E402
-from prime_ext.prm.plan import plan_mini_batches  # noqa: E402
-from prime_ext.prm.worker import (  # noqa: E402
+from prime_ext.config.engines import shard_over_all_ranks
+from prime_ext.config.settings import PRMSettings
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.plan import plan_mini_batches
+from prime_ext.prm.worker import (
     LABEL,
     MINI_BATCH_ROWS,
     OFFSET,
@@ -212,57 +208,3 @@ def gathered(of_row):
     dist.all_gather_object(parts, {row: value.clone() for row, value in of_row.items()})
     merged = {row: value for part in parts for row, value in part.items()}
     return [merged[row] for row in sorted(merged)]
-
-
-VARIANTS = {
-    "micro-batches of 2": {},
-    "micro-batches of 1": {"prm.micro_batch_size_per_gpu": 1},
-    "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
-    "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
-    "remove padding": PACKED,
-}
-
-
-def main(model_path, work_dir):
-    rollouts = build_rollouts()
-    results = {"rollouts": rollouts}
-    reference_worker = Prm(model_path, forward_only=True)
-    reference = reference_worker.score(rollouts)
-    results["reference"] = reference
-
-    for name, overrides in VARIANTS.items():
-        prm = Prm(model_path, overrides)
-        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
-
-    # Other padding, and rows in another order: nothing may change.
-    others = [dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts][::-1]
-    prm = Prm(model_path)
-    updates = [prm.update(others, reference[::-1]) for _ in range(2)]
-    results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
-
-    # `interleaved` against `after`: score, then update.
-    for mini_batch_size in (8, 4):
-        after, interleaved = (Prm(model_path, mini_batch_size=mini_batch_size) for _ in range(2))
-        for step in range(2):
-            scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
-            updated, scores = interleaved.update_and_score(rollouts, reference)
-            results["interleaved", mini_batch_size, step] = (scores, updated)
-            results["after", mini_batch_size, step] = (scores_after, updated_after)
-        results["interleaved weights", mini_batch_size] = interleaved.weights()
-        results["after weights", mini_batch_size] = after.weights()
-    results["reference at the end"] = reference_worker.score(rollouts)
-
-    # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
-    prm = Prm(model_path)
-    first = prm.update(rollouts, reference)
-    restored = saved_and_restored(prm, Path(work_dir) / "prm", model_path)
-    results["resumed"] = [
-        (each.score(rollouts), each.update(rollouts, reference), each.weights()) for each in (prm, restored)
-    ]
-    results["first update"] = first
-
-    finish(results, work_dir)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -5,77 +5,134 @@ Models with and without fused kernels, and with different backends, live side by
 PRM and its reference do.
 """
 
+import prm_rank as base  # isort: skip
+
+import os
+import sys
 from pathlib import Path
 
 import pytest
-import torch
+from gloo_ranks import finish
+from plain_prm import assert_rows_close, largest_difference
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from prime_ext.prm.fused_forward import FusedLogProbsDiffer
 
 pytestmark = pytest.mark.slow
-
-PROGRAM = Path(__file__).with_name("fused_rank.py")
-FUSED = ["chunked", "torch"]
+PROGRAM = Path(__file__)
 
 
-def assert_equal(got, wanted, tolerance=2e-6):
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+def fused(backend):
+    return base.CHUNKED | {"prm.model.fused_kernel_options.impl_backend": backend}
 
 
-@pytest.mark.parametrize("backend", FUSED)
-def test_scores_do_not_depend_on_the_backend(results, backend):
-    assert_equal(results["before", backend], results["before", None])
+# What each is compared with, and its settings.
+VARIANTS = {
+    "plain": (None, {}),
+    "chunked": ("plain", fused("chunked")),
+    "torch": ("plain", fused("torch")),
+    "packed": ("plain", fused("chunked") | base.PACKED),
+    "adapter": (None, base.LORA),
+    "chunked adapter": ("adapter", fused("chunked") | base.LORA),
+}
+FUSED = [name for name, (plain, _) in VARIANTS.items() if plain]
+# verl's own backend takes no output layer that FSDP2 gathers by itself.
+CASES = [(model, name) for model in ("untied", "tied") for name in VARIANTS if (model, name) != ("untied", "torch")]
 
 
-@pytest.mark.parametrize("backend", FUSED)
-def test_an_update_is_the_same_whatever_the_backend(results, backend):
-    assert_equal(results["interleaved", backend], results["interleaved", None])
-    assert_equal(results["after", backend], results["after", None], 2e-5)
-    assert (results["after", backend][0] - results["before", backend][0]).abs().max() > 1e-3
-    for name, values in results["metrics", None].items():
-        assert results["metrics", backend][name] == pytest.approx(values, rel=1e-5)
+def entropies(prm, rollouts):
+    options = {"calculate_entropy": True, "compute_loss": False, "temperature": 1.0}
+    data, rows = prm.batch(rollouts, list(range(len(rollouts))), {}, **options)
+    return base.gathered(dict(zip(rows, prm.worker.infer_batch(data)["entropy"].unbind(), strict=True)))
 
 
-def test_packed_sequences_score_as_padded_ones(results):
-    assert_equal(results["packed"], results["before", None])
+def message_of(function):
+    try:
+        function()
+    except (ValueError, FusedLogProbsDiffer) as error:
+        return str(error)
+    return None
 
 
-@pytest.mark.parametrize("variant, plain", [("chunked", "plain"), ("packed", "plain"), ("chunked adapter", "adapter")])
-def test_an_output_layer_of_its_own_is_gathered_for_the_fused_pass(results, variant, plain):
-    before, update, after = results["untied", variant]
-    before_plain, update_plain, after_plain = results["untied", plain]
-    assert_equal(before, before_plain)
-    assert update["loss"] == pytest.approx(update_plain["loss"], rel=1e-5)
-    assert update["grad_norm"] == pytest.approx(update_plain["grad_norm"], rel=1e-5)
-    assert_equal(after, after_plain, 2e-5)
-    assert (after[0] - before[0]).abs().max() > 1e-4
+def scaled(prm):
+    """A model whose logits are scaled behind the output layer, as some models do."""
+    module = prm.worker.engine.module
+    fused_forward = module.forward
+
+    def forward(*args, **kwargs):
+        output = fused_forward(*args, **kwargs)
+        return output if "temperature" in kwargs else type(output)(logits=3 * output.logits)
+
+    module.forward = forward
+    return prm
 
 
-def test_the_entropy_is_that_of_the_logits(results):
-    for backend in FUSED:
-        for got, wanted in zip(results["entropy"][backend], results["entropy"][None], strict=True):
-            # The last position predicts nothing.
-            torch.testing.assert_close(got[:-1], wanted[:-1], atol=1e-5, rtol=1e-5)
+def main(model_path, work_dir):
+    rollouts = base.build_rollouts()
+    # An output layer of its own, which FSDP2 gathers for its own passes only, and one that is the embeddings.
+    tied_path = Path(work_dir) / f"tied{os.environ['RANK']}"
+    LlamaForCausalLM.from_pretrained(model_path, tie_word_embeddings=True).save_pretrained(tied_path)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(tied_path)
+    results = {}
+    for model, path in (("untied", model_path), ("tied", tied_path)):
+        workers = {name: base.Prm(path, VARIANTS[name][1]) for of, name in CASES if of == model}
+        reference = workers["plain"].score(rollouts)
+        for name, prm in workers.items():
+            before, guard = prm.score(rollouts), dict(prm.worker._guard_metrics)
+            update, interleaved = prm.update_and_score(rollouts, reference)
+            told = [prm.worker.update_metrics().get("fused_log_prob_difference")]
+            prm.update_and_score(rollouts, reference)
+            told.append(prm.worker.update_metrics().get("fused_log_prob_difference"))
+            results[model, name] = {"before": before, "guard": guard, "told": told, "update": update}
+            results[model, name] |= {"interleaved": interleaved, "after": prm.score(rollouts)}
+            results[model, name]["entropy"] = entropies(prm, rollouts)
+        results[model, "switched off"] = workers["chunked adapter"].score(rollouts, no_lora_adapter=True)
+    results["scaled logits"] = message_of(lambda: scaled(base.Prm(model_path, fused("chunked"))).score(rollouts))
+    results["unknown backend"] = message_of(lambda: base.Prm(model_path, fused("magic")))
+    finish(results, work_dir)
 
 
-def test_a_base_model_behind_its_adapter_keeps_its_scores(results):
-    adapter = results["adapter"]
-    assert_equal(adapter["switched off"], adapter["before"])
-    assert (adapter["after"][0] - adapter["before"][0]).abs().max() > 1e-4
+# ---- what the ranks found ------------------------------------------------------------------------------------------
 
 
-def test_the_guard_compares_once(results):
-    for backend in FUSED:
-        assert results["guard", backend]["fused_log_prob_difference"] < 1e-5
-        assert results["guard again", backend] == {}
-    assert results["guard", None] == {}
+@pytest.mark.parametrize(("model", "variant"), [case for case in CASES if case[1] in FUSED])
+def test_scores_entropies_and_updates_do_not_depend_on_the_backend(results, model, variant):
+    found, plain = results[model, variant], results[model, VARIANTS[variant][0]]
+    assert_rows_close(found["before"], plain["before"], 2e-5)
+    assert_rows_close(found["interleaved"], plain["interleaved"], 1e-4)
+    assert_rows_close(found["after"], plain["after"], 1e-4)
+    assert largest_difference(found["after"], found["before"]) > 1e-3
+    for name in ("loss", "grad_norm"):
+        assert found["update"][name] == pytest.approx(plain["update"][name], rel=1e-4)
+    # The last position predicts nothing.
+    assert_rows_close([row[:-1] for row in found["entropy"]], [row[:-1] for row in plain["entropy"]], 1e-4)
+
+
+@pytest.mark.parametrize("model", ["untied", "tied"])
+def test_a_base_model_behind_its_adapter_keeps_its_scores(results, model):
+    assert_rows_close(results[model, "switched off"], results[model, "plain"]["before"], 2e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_guard_compares_once_and_the_first_update_tells(results, variant):
+    found = results["tied", variant]
+    if variant not in FUSED:
+        assert found["guard"] == {} and found["told"] == [None, None]
+        return
+    difference = found["guard"]["fused_log_prob_difference"]
+    assert difference < 1e-4 and found["told"] == [difference, None]
 
 
 def test_the_guard_stops_a_model_whose_logits_are_not_what_the_fused_pass_thinks(results):
     message = results["scaled logits"]
-    assert "log-probabilities of prm.model differ by at most" in message and "use_fused_kernels=false" in message
+    assert "log-probabilities of the PRM (prm) differ by at most" in message and "use_fused_kernels=false" in message
 
 
 def test_an_unknown_backend_is_an_error(results):
     assert results["unknown backend"] == (
         "fused_kernel_options.impl_backend='magic' is not one of chunked, torch, triton, liger"
     )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

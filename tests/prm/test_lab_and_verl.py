@@ -1,23 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step of the laboratory is that of the trainer on verl: gate, advantages, both models after their updates."""
 
+import prm_rank as base  # isort: skip
+
 import itertools
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import test_policy_loss
 import torch
-from gloo_ranks import run_ranks
-from launch import write_model
+from gloo_ranks import finish, run_ranks
 
-PROGRAM = Path(__file__).with_name("lab_and_verl_rank.py")
-VARIANTS = ["rloo", "paper", "guarded", "distilled", "distilled, top 3", "sampled"]
+from prime_ext.algorithms.prm_accuracy import count_pairs
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.prm.engines import register_engine
+from prime_ext.trainer import reward_sources
+from prime_ext.trainer.prime_step import PrimeStep
+from recipes.lab.sample import Rollouts, response_logits
+from recipes.lab.settings import METHODS, settings_of
+from recipes.lab.train import Lab
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
+from small_batch import settings as prime_settings  # noqa: E402
+
+PROGRAM = Path(__file__)
+
+PAD, LR, PRM_LR, BETA = 0, 1e-2, 2e-2, 0.5
+# Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
+EPS = 1e-3
+OPTIMISER = {
+    "prm.beta": BETA,
+    "prm.optim.betas": [0.9, 0.99],
+    "prm.optim.lr_scheduler_type": "constant",
+    "prm.optim.lr_warmup_steps": 0,
+}
+OF_PRM = OPTIMISER | {"prm.optim.lr": PRM_LR, "prm.optim.weight_decay": 0.0, "prm.optim.clip_grad": 10.0}
+OF_POLICY = OPTIMISER | {"prm.optim.lr": LR, "prm.optim.weight_decay": 0.01, "prm.optim.clip_grad": 1.0}
+GATE = 0.9
+DISTILLED = {"process__target": "policy", "process__form": "kl", "process__reliability_gate": True}
+DISTILLED |= {"anchor__kind": "ema", "anchor__fallback": True}
+# Method of the laboratory, and the same in the trainer's keys.
+VARIANTS = {
+    "rloo": ({}, {"process__coefficient": 0.0}),
+    "paper": ({}, {}),
+    "guarded": ({}, {"process__reliability_gate": True}),
+    "distilled": ({}, DISTILLED),
+    "distilled, top 3": ({"prime.process.top_k": 3}, DISTILLED | {"process__top_k": 3}),
+    "sampled": (
+        {},
+        {
+            "process__target": "policy",
+            "process__discount": 0.0,
+            "process__estimator": "position_mean",
+            "process__normalization": "return_std",
+            "process__clip": 5.0,
+            "process__reliability_gate": True,
+        },
+    ),
+}
+
+
+def rollouts():
+    found = [r for r in base.build_rollouts() if not r["padding"]]
+    for row, rollout in enumerate(found):
+        rollout["mask"] = torch.ones_like(rollout["mask"])
+        rollout["label"] = float(row % 3 == 0)
+    return found
+
+
+def as_batch(found):
+    """The same rollouts as the laboratory has them."""
+    width, limit = (max(len(r[name]) for r in found) for name in ("prompt", "response"))
+    prompt_BP, response_BT = torch.full((len(found), width), PAD), torch.full((len(found), limit), PAD)
+    mask_BT = torch.zeros(response_BT.shape, dtype=torch.bool)
+    for row, r in enumerate(found):
+        prompt_BP[row, width - len(r["prompt"]) :] = r["prompt"]
+        response_BT[row, : len(r["response"])] = r["response"]
+        mask_BT[row, : len(r["response"])] = True
+    label_B = torch.tensor([r["label"] for r in found])
+    known = (label_B, torch.arange(len(found)) // 2, torch.zeros(mask_BT.shape), torch.zeros_like(mask_BT))
+    return Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT, *known)
+
+
+def in_the_laboratory(method, overrides, model_path, batch):
+    more = {"actor.lr": LR, "actor.lr_warmup_steps": 0, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
+    more |= {"prm.lr_warmup_steps": 0, "prm.mini_batch_size": len(batch.outcome_B), "prime.process.gate_start": GATE}
+    task = SimpleNamespace(pad=PAD, eos=1, limit=batch.mask_BT.shape[1], flipped=0.0)
+    lab = Lab(task, settings_of(METHODS[method], more, overrides), 0, model_path)
+    for learner in filter(None, (lab.policy, getattr(lab, "prm", None))):
+        for group in learner.optimizer.param_groups[:1]:
+            group["eps"] = EPS
+    with torch.no_grad():
+        old_BTV = response_logits(lab.policy.model, batch)
+    gate, scores = lab.learn_and_score(batch, old_BTV) if lab.uses_prm else (0.0, None)
+    advantage_BT = lab.advantages(batch, gate, scores, old_BTV)
+    lab.update_policy(batch, advantage_BT, lab.kl_targets(batch, gate, scores), old_BTV)
+    found = {"gate": gate, "advantages": advantage_BT, "policy": dict(lab.policy.model.named_parameters())}
+    if lab.uses_prm:
+        found |= {"prm": dict(lab.prm.model.named_parameters()), "bias": float(lab.prm.bias)}
+    return found
+
+
+def on_verl(method, keys, model_path, found, batch):
+    """As ``PRMPhase`` and the trainer do it: reference, PRM, gate, advantages, update of the policy."""
+    settings = prime_settings(**keys)
+    n_prompts, mask_BT = len(found) // 2, batch.mask_BT.float()
+    padded = lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # noqa: E731
+    reward_BT = torch.zeros_like(mask_BT)
+    reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B
+    step = PrimeStep(settings, mask_BT, reward_BT, batch.outcome_B, batch.group_B, torch.ones(len(found)).bool())
+    trained = test_policy_loss.policy(model_path, OF_POLICY, n_prompts)
+    old_log_probs = trained.score(found)
+    step.old_log_prob_BT = padded(old_log_probs)
+    result, gate = {}, 0.0
+    if settings.process.coefficient:
+        of_paper = method in ("paper", "guarded")
+        more = {"prm.bias.enable": not of_paper, "prm.trainable_layers": None if of_paper else 0.33}
+        prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=n_prompts)
+        reference = old_log_probs  # all models start from the same weights
+        step.reference_log_prob_BT = padded(reference)
+        if not of_paper:
+            prm.worker.start_bias(float(batch.outcome_B.mean()))
+        _, first = prm.update_and_score(found, reference)
+        scores_BT = padded(first if of_paper else prm.score(found))
+        score_B = (padded(first) - step.reference_log_prob_BT).mul(mask_BT).sum(-1)
+        pairs = count_pairs(score_B, step.label_B, step.group_B)
+        gate = ReliabilityGate(0.8, GATE).update(pairs) if settings.gates else 1.0
+        step.set_scores(scores_BT, BETA)
+        result = {"prm": prm.weights(), "bias": prm.worker.bias_value() or 0.0}
+    advantage_BT, _ = reward_sources.advantages(step, gate)
+    coefficients = {}
+    if settings.distils:
+        coefficients = {"prm": gate, "average": 1.0 - gate}
+        average = base.Prm(model_path, forward_only=True)
+        register_engine("average", average.worker.engine)
+        register_engine("prm", prm.worker.engine)
+    advantages = [advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]
+    top_k = settings.process.top_k
+    test_policy_loss.update(trained, found, old_log_probs, coefficients, top_k, advantages)
+    return result | {"gate": gate, "advantages": advantage_BT, "policy": trained.weights()}
+
+
+def main(model_path, work_dir):
+    found = rollouts()
+    batch = as_batch(found)
+    results = {}
+    for name, (overrides, keys) in VARIANTS.items():
+        method = name.split(",")[0]
+        lab = in_the_laboratory(method, overrides, model_path, batch)
+        results[name] = (lab, on_verl(method, keys, model_path, found, batch))
+    finish(results, work_dir)
+
+
+# ---- what the ranks found ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    model = tmp_path_factory.mktemp("model")
-    write_model(model)
-    return run_ranks(PROGRAM, [model], tmp_path_factory.mktemp("rank"), 1)
+def results(model_path, tmp_path_factory):
+    return run_ranks(PROGRAM, [model_path], tmp_path_factory.mktemp("rank"), 1)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -38,3 +180,7 @@ def test_the_variants_differ(results):
     kinds = ("rloo", "distilled", "distilled, top 3", "sampled")
     for one, other in itertools.combinations(kinds, 2):
         assert float((policies[one] - policies[other]).abs().max()) > 1e-5
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

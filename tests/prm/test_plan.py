@@ -41,41 +41,39 @@ def mini_batches(plan, keys, mini_batch_size, n_ranks):
     return result
 
 
-def weights_of(plan, keys):
-    return dict(zip(keys, plan.weight_B.tolist(), strict=True))
-
-
-@given(rollouts(), st.integers(0, 1000))
-def test_same_mini_batches_and_weights_for_any_ranks_and_any_row_order(data, seed):
+@given(rollouts(), st.one_of(st.just(0), st.integers(1, 40)), st.integers(0, 1000))
+def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(data, n_old, seed):
+    """Valid rows and replayed ones are each spread evenly, weigh the same in their mini-batch, and padding nothing."""
     keys, padding, lengths, size = data
-    expected = None
+    count = len(keys) // size
+    whole = -(-(size + -(-n_old // count)) // 4) * 4
+    every = keys + [f"replay{row:06d}_0_0" for row in range(n_old)]
+    every += [f"padmore{row}_0_0" for row in range(count * whole - len(every))]
+    columns = (every, [key.startswith("pad") for key in every], [*lengths, *[7] * (len(every) - len(keys))])
+    found = []
     for n_ranks in (1, 2, 4):
-        order = list(range(len(keys)))
-        random.Random(seed + n_ranks).shuffle(order)
-        shuffled = [[values[row] for row in order] for values in (keys, padding, lengths)]
-        plan = plan_mini_batches(*shuffled, size, n_ranks)
-        assert sorted(plan.order) == list(range(len(keys)))
-        weights = dict(zip(shuffled[0], plan.weight_B.tolist(), strict=True))
-        found = (mini_batches(plan, shuffled[0], size, n_ranks), weights)
-        expected = expected or found
-        assert found == expected
-
-
-@given(rollouts())
-def test_weights_are_a_mean_over_each_mini_batch_and_padding_weighs_nothing(data):
-    keys, padding, lengths, size = data
-    plan = plan_mini_batches(keys, padding, lengths, size, 2)
-    weight = dict(zip(keys, plan.weight_B.tolist(), strict=True))
-    batches = mini_batches(plan, keys, size, 2)
+        order = random.Random(seed + n_ranks).sample(range(len(every)), len(every))
+        shuffled = [[values[row] for row in order] for values in columns]
+        old = [key.startswith("replay") for key in shuffled[0]]
+        plan = plan_mini_batches(*shuffled, whole, n_ranks, old if n_old else None)
+        assert sorted(plan.order) == list(range(len(every)))
+        weight, number = (
+            dict(zip(shuffled[0], values.tolist(), strict=True)) for values in (plan.weight_B, plan.mini_batch_B)
+        )
+        found.append((mini_batches(plan, shuffled[0], whole, n_ranks), weight, number))
+    assert found[0] == found[1] == found[2]
+    batches, weight, number = found[0]
+    # The new rows are where they are without the others.
+    plain = mini_batches(plan_mini_batches(keys, padding, lengths, size, 1), keys, size, 1)
     n_valid = len(keys) - sum(padding)
-    for number, members in enumerate(batches):
-        assert members == {key for row, key in enumerate(keys) if plan.mini_batch_B[row] == number}
-        valid = [key for key in members if not key.startswith("pad")]
-        assert all(weight[key] == pytest.approx(1 / len(valid)) for key in valid)
-        assert all(weight[key] == 0.0 for key in members if key not in valid)
-        # Spread evenly, so that no mini-batch is a handful of rollouts with the weight of a full one.
-        assert abs(len(valid) - n_valid / len(batches)) < 1
-    assert sum(weight.values()) == pytest.approx(min(len(batches), n_valid))
+    for at, (batch, alone) in enumerate(zip(batches, plain, strict=True)):
+        replayed = {key for key in batch if key.startswith("replay")}
+        new = {key for key in batch - replayed if not key.startswith("pad")}
+        assert new == {key for key in alone if not key.startswith("pad")}
+        assert abs(len(new) - n_valid / count) < 1 and abs(len(replayed) - n_old / count) < 1
+        for key in batch:
+            counts = key in new or key in replayed
+            assert number[key] == at and weight[key] == pytest.approx(1 / len(new | replayed) if counts else 0.0)
 
 
 @given(st.integers(1, 6), st.integers(2, 4), st.integers(0, 1000))
@@ -85,38 +83,6 @@ def test_complete_groups_stay_together(prompts_per_batch, n, seed):
     plan = plan_mini_batches(keys, [False] * len(keys), [5] * len(keys), prompts_per_batch * n, 1)
     for members in mini_batches(plan, keys, prompts_per_batch * n, 1):
         assert len({key.split("_")[0] for key in members}) == prompts_per_batch
-
-
-@given(rollouts(), st.integers(0, 40), st.integers(0, 1000))
-def test_every_mini_batch_has_its_share_of_replayed_rows_on_any_number_of_ranks(data, n_old, seed):
-    keys, padding, lengths, size = data
-    count = len(keys) // size
-    whole = -(-(size + -(-n_old // count)) // 4) * 4
-    keys = keys + [f"replay{row:06d}_0_0" for row in range(n_old)]
-    filled = count * whole - len(keys)
-    keys += [f"padmore{row}_0_0" for row in range(filled)]
-    padding = [*padding, *[False] * n_old, *[True] * filled]
-    old = [key.startswith("replay") for key in keys]
-    lengths = [*lengths, *[7] * (n_old + filled)]
-    found = []
-    for n_ranks in (1, 2, 4):
-        order = list(range(len(keys)))
-        random.Random(seed + n_ranks).shuffle(order)
-        columns = [[values[row] for row in order] for values in (keys, padding, lengths, old)]
-        plan = plan_mini_batches(*columns[:3], whole, n_ranks, columns[3])
-        found.append((mini_batches(plan, columns[0], whole, n_ranks), weights_of(plan, columns[0])))
-    assert found[0] == found[1] == found[2]
-    batches, weight = found[0]
-    # The new rows are where they are without the others.
-    plain = plan_mini_batches(keys[: len(data[0])], padding[: len(data[0])], lengths[: len(data[0])], size, 1)
-    new = [{key for key in batch if not key.startswith(("pad", "replay"))} for batch in batches]
-    assert new == [
-        {key for key in batch if not key.startswith("pad")} for batch in mini_batches(plain, data[0], size, 1)
-    ]
-    for batch, own in zip(batches, new, strict=True):
-        replayed = {key for key in batch if key.startswith("replay")}
-        assert abs(len(replayed) - n_old / count) < 1
-        assert all(weight[key] == pytest.approx(1 / len(own | replayed)) for key in own | replayed)
 
 
 def test_ranks_get_about_the_same_number_of_tokens():

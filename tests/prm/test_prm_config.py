@@ -88,7 +88,7 @@ def options_of(function):
 def test_the_options_that_the_settings_allow_are_those_that_the_losses_take(name):
     allowed, loss = LOSS_OPTIONS.get(name, {}), PRM_LOSSES[name]
     on_workers = options_of(loss.loss)
-    assert {key: kind for key, kind in allowed.items() if key not in ON_WORKERS} == options_of(loss.prepare)
+    assert {key: kind for key, kind in allowed.items() if key not in ON_WORKERS} == options_of(loss.rows)
     assert {key: kind for key, kind in allowed.items() if key in ON_WORKERS} == {
         key: kind for key, kind in on_workers.items() if key not in TRAINED
     }

@@ -1,16 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM on verl's FSDP2 engine, on one and on two gloo ranks, against a plain loop over transformers."""
 
+import prm_rank as base  # isort: skip
+
 import math
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from gloo_ranks import finish
 from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, mini_batches, two_updates
 
-VARIANTS = ["micro-batches of 2", "micro-batches of 1", "micro-batches of 4", "dynamic batches", "remove padding"]
+PROGRAM = Path(__file__)
 
-PROGRAM = Path(__file__).with_name("prm_rank.py")
+VARIANTS = {
+    "micro-batches of 2": {},
+    "micro-batches of 1": {"prm.micro_batch_size_per_gpu": 1},
+    "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
+    "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
+    "remove padding": base.PACKED,
+}
+
+
+def main(model_path, work_dir):
+    rollouts = base.build_rollouts()
+    results = {"rollouts": rollouts}
+    reference_worker = base.Prm(model_path, forward_only=True)
+    reference = reference_worker.score(rollouts)
+    results["reference"] = reference
+
+    for name, overrides in VARIANTS.items():
+        prm = base.Prm(model_path, overrides)
+        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
+
+    # Other padding, and rows in another order: nothing may change.
+    others = [dict(r, prompt=r["prompt"].flip(0), label=1.0) if r["padding"] else r for r in rollouts][::-1]
+    prm = base.Prm(model_path)
+    updates = [prm.update(others, reference[::-1]) for _ in range(2)]
+    results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
+
+    # `interleaved` against `after`: score, then update.
+    for mini_batch_size in (8, 4):
+        after, interleaved = (base.Prm(model_path, mini_batch_size=mini_batch_size) for _ in range(2))
+        for step in range(2):
+            scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
+            updated, scores = interleaved.update_and_score(rollouts, reference)
+            results["interleaved", mini_batch_size, step] = (scores, updated)
+            results["after", mini_batch_size, step] = (scores_after, updated_after)
+        results["interleaved weights", mini_batch_size] = interleaved.weights()
+        results["after weights", mini_batch_size] = after.weights()
+    results["reference at the end"] = reference_worker.score(rollouts)
+
+    # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
+    prm = base.Prm(model_path)
+    first = prm.update(rollouts, reference)
+    restored = base.saved_and_restored(prm, Path(work_dir) / "prm", model_path)
+    results["resumed"] = [
+        (each.score(rollouts), each.update(rollouts, reference), each.weights()) for each in (prm, restored)
+    ]
+    results["first update"] = first
+
+    finish(results, work_dir)
+
+
+# ---- what the ranks found ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +133,7 @@ def test_a_restored_prm_makes_the_same_next_update(results):
     assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
     # Without the optimiser's state the update would be another one.
     assert weights.keys() == restored_weights.keys() and len(weights) > 5
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

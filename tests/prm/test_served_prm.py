@@ -20,8 +20,8 @@ from prime_ext.config.settings import ServerSettings
 from prime_ext.prm.served_prm import PromptScores, ServedPRM, ServerFailed, check_server
 from prime_ext.prm.worker import PRM_LOG_PROBS
 
-MANY = [([5, 6], [number, 3]) for number in range(2, 62)]
-ROWS = [([5, 6, 7], [8, 9]), ([5], [10, 11, 12]), ([9, 9], [3])]
+MANY = [((5, 6), (number, 3)) for number in range(2, 62)]
+ROWS = [((5, 6, 7), (8, 9)), ((5,), (10, 11, 12)), ((9, 9), (3,))]
 
 
 def settings_of(address, **changes):

@@ -13,13 +13,13 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
+from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.advantage import last_token_mask, source_return
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.algorithms.step_scores import StepScore
 from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent, shaping_of

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from prime_ext.algorithms.estimators.group_baselines import dr_grpo, gpg, grpo, grpo_pooled, opo, rloo
-from prime_ext.algorithms.estimators.monte_carlo import position_mean, reinforce, remax
+from prime_ext.algorithms.estimators.single_rollout import gae, position_mean, prm_value, reinforce, remax
 from prime_ext.algorithms.estimators.step_based import masked_step, rloo_per_token, segment
 from prime_ext.algorithms.estimators.turn_based import gigpo, gigpo_mean, turn_pooled, turn_rloo
-from prime_ext.algorithms.estimators.value_based import gae, prm_value
 from prime_ext.algorithms.reward_source import RewardSource
 
 Advantage = Callable[[RewardSource, torch.Tensor, torch.Tensor], torch.Tensor]

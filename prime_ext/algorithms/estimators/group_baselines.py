@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.leave_one_out import leave_one_out
-from prime_ext.algorithms.returns import return_to_go_of_kept
+from prime_ext.algorithms.returns import kept, return_to_go
 from prime_ext.algorithms.reward_source import RewardSource
 
 
@@ -49,20 +48,35 @@ class _Summary:
         scale_B = part_B.to(self.mean_B.dtype) if scale_B is None else torch.where(part_B, scale_B, 0.0)
         centred_BT = self.kept_BT.sub_(baseline_B[:, None]).mul_(scale_B[:, None])
         centred_BT.mul_(source.mask_BT.to(centred_BT.dtype))
-        return return_to_go_of_kept(centred_BT, response_mask_BT, source.discount)
+        return return_to_go(centred_BT, response_mask_BT, source.discount)
 
 
 def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (Eq. 5), see :func:`leave_one_out`.
+    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (arXiv 2502.01456, Eq. 5), summed from t on.
 
-    A rollout alone in its group receives 0, like verl's ``rloo_vectorized``; with ``singleton_group="keep"`` its own
-    return, like verl's ``rloo``.
+    With n the size of the group, a reward becomes
+
+    * ``paper`` (Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
+    * ``released`` (the code behind the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
+
+    Averaged over the source mask both are m_i - mean_{j != i} m_j, so they agree exactly for a source with one reward
+    per response, such as the outcome. A rollout alone in its group receives 0, like verl's ``rloo_vectorized``; with
+    ``singleton_group="keep"`` its own return, like verl's ``rloo``.
     """
-    centred_BT = leave_one_out(source.reward_BT, source.mask_BT, group_B, source.form)
-    if source.keeps_singleton("zero"):
-        alone_B = PromptGroups.of(group_B, source.mask_BT.bool().any(-1)).size_B == 1
-        centred_BT = torch.where(alone_B[:, None], source.kept_reward(), centred_BT)
-    return return_to_go_of_kept(centred_BT, response_mask_BT, source.discount)
+    if source.form not in ("released", "paper"):
+        raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {source.form!r}")
+    summary = _Summary.of(source, group_B)
+    reward_BT, size_B = summary.kept_BT, summary.groups.size_B
+    sum_B = summary.groups.sum(summary.mean_B)
+    others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
+    if source.form == "released":
+        scale_B = size_B.to(reward_BT.dtype) / others_B
+        centred_BT = (reward_BT * scale_B[:, None]).sub_((sum_B / others_B)[:, None])
+    else:
+        centred_BT = reward_BT - ((sum_B - summary.mean_B) / others_B)[:, None]
+    alone_BT = reward_BT if source.keeps_singleton("zero") else torch.zeros_like(reward_BT)
+    centred_BT = torch.where((size_B > 1)[:, None], centred_BT, alone_BT)
+    return return_to_go(kept(centred_BT, source.mask_BT), response_mask_BT, source.discount)
 
 
 def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:

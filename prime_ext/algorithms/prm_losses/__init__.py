@@ -2,7 +2,7 @@
 """Losses that train the implicit PRM from outcome labels, by name, each in two parts.
 
 * ``prepare(label_B, group_B, valid_B, score_B=None, **options) -> RowFields`` runs once, on the driver, over the global
-  batch: whatever looks at other rows happens here. ``score_B`` is h_B, the summed log-ratios before the update.
+  batch: whatever looks at other rows happens here.
 * ``loss(log_ratio_BT, mask_BT, rows, beta, **options) -> scalar`` runs on a worker for one micro-batch and is a sum
   over its rows. Engines may cut the batch as they like and spread it over ranks: sum and gradient stay the same.
 
@@ -11,20 +11,18 @@ Multiply ``rows.weight_B`` by 1 / (rows in the mini-batch) before the batch is s
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from prime_ext.algorithms.prm_losses.cross_entropy import (
-    cross_entropy_loss,
-    prepare_bon_acc,
-    prepare_bon_rm,
-    prepare_ce,
-)
-from prime_ext.algorithms.prm_losses.dpo import dpo_loss, prepare_dpo
-from prime_ext.algorithms.prm_losses.ipvrm import ipvrm_loss, prepare_ipvrm
-from prime_ext.algorithms.prm_losses.kto import kto_loss, prepare_kto
-from prime_ext.algorithms.prm_losses.nca import nca_loss, prepare_nca
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.prm_losses.cross_entropy import bon_acc_rows, bon_rm_rows, ce_rows, cross_entropy_loss
+from prime_ext.algorithms.prm_losses.dpo import dpo_loss, dpo_rows
+from prime_ext.algorithms.prm_losses.ipvrm import ipvrm_loss, ipvrm_rows
+from prime_ext.algorithms.prm_losses.kto import kto_loss, kto_rows
+from prime_ext.algorithms.prm_losses.nca import nca_loss, nca_rows
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
+from prime_ext.algorithms.returns import kept
 
 
 @dataclass(frozen=True)
@@ -32,26 +30,68 @@ class PRMLossFunction:
     """One entry of the registry.
 
     Attributes:
-        prepare: the part on the driver.
+        name: in messages.
+        rows: the part on the driver, of labels and scores that are 0 in invalid rows.
         loss: the part on the workers.
-        needs_scores: ``prepare`` needs ``score_B``, so the PRM has to be scored before it is updated.
-        allows_soft_labels: fractions are legal; otherwise ``prepare`` raises ValueError on them.
-        beta: default scale of the log-ratios.
+        needs_scores: the rows need ``score_B``, so the PRM has to be scored before it is updated.
+        allows_soft_labels: fractions are legal.
     """
 
-    prepare: Callable[..., RowFields]
+    name: str
+    rows: Callable[..., RowFields]
     loss: Callable[..., torch.Tensor]
-    needs_scores: bool
-    allows_soft_labels: bool
-    beta: float
+    needs_scores: bool = False
+    allows_soft_labels: bool = False
+
+    def prepare(
+        self,
+        label_B: torch.Tensor,
+        group_B: torch.Tensor,
+        valid_B: torch.Tensor,
+        score_B: torch.Tensor | None = None,
+        **options: Any,
+    ) -> RowFields:
+        """The fields of all rows of the global batch.
+
+        Args:
+            label_B: outcomes in [0, 1].
+            group_B: integer id of the prompt.
+            valid_B: False for padding, which may hold anything.
+            score_B: h_B, the summed log-ratios before the update; of ``kto`` those of mismatched pairs, if there are.
+            options: of :attr:`rows`.
+
+        Raises:
+            ValueError: a label of a valid row is not in [0, 1], or a fraction where the loss takes none; scores that
+                it needs are missing or not finite.
+        """
+        label_B = kept(label_B, valid_B)
+        if not ((label_B >= 0) & (label_B <= 1)).all():
+            raise ValueError(f"PRM loss {self.name!r}: labels must be in [0, 1], got {label_B.tolist()}")
+        fraction_N = label_B[(label_B != 0) & (label_B != 1)]
+        if len(fraction_N) and not self.allows_soft_labels:
+            raise ValueError(
+                f"PRM loss {self.name!r} takes labels 0 and 1 only, got {float(fraction_N[0]):g}; "
+                f"{', '.join(name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels)} take fractions"
+            )
+        if not self.needs_scores:
+            return self.rows(label_B, PromptGroups.of(group_B, valid_B), **options)
+        if score_B is None:
+            raise ValueError(f"PRM loss {self.name!r} needs the summed log-ratios before the update (score_B)")
+        score_B = kept(score_B.detach(), valid_B)
+        if not score_B.isfinite().all():
+            raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")
+        return self.rows(label_B, PromptGroups.of(group_B, valid_B), score_B.to(label_B.dtype), **options)
 
 
 PRM_LOSSES: dict[str, PRMLossFunction] = {
-    "ce": PRMLossFunction(prepare_ce, cross_entropy_loss, False, True, 0.05),
-    "bon_acc": PRMLossFunction(prepare_bon_acc, cross_entropy_loss, False, True, 0.05),
-    "bon_rm": PRMLossFunction(prepare_bon_rm, cross_entropy_loss, True, True, 0.05),
-    "dpo": PRMLossFunction(prepare_dpo, dpo_loss, True, False, 0.05),
-    "nca": PRMLossFunction(prepare_nca, nca_loss, False, True, 0.05),
-    "kto": PRMLossFunction(prepare_kto, kto_loss, True, False, 0.05),
-    "ipvrm": PRMLossFunction(prepare_ipvrm, ipvrm_loss, False, False, 10.0),
+    entry.name: entry
+    for entry in (
+        PRMLossFunction("ce", ce_rows, cross_entropy_loss, allows_soft_labels=True),
+        PRMLossFunction("bon_acc", bon_acc_rows, cross_entropy_loss, allows_soft_labels=True),
+        PRMLossFunction("bon_rm", bon_rm_rows, cross_entropy_loss, needs_scores=True, allows_soft_labels=True),
+        PRMLossFunction("dpo", dpo_rows, dpo_loss, needs_scores=True),
+        PRMLossFunction("nca", nca_rows, nca_loss, allows_soft_labels=True),
+        PRMLossFunction("kto", kto_rows, kto_loss, needs_scores=True),
+        PRMLossFunction("ipvrm", ipvrm_rows, ipvrm_loss),
+    )
 }

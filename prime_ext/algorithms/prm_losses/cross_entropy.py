@@ -7,21 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import (
-    RowFields,
-    checked_labels,
-    checked_scores,
-    log_ratio_sum,
-    relative,
-)
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
 
 
-def prepare_ce(
-    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
-) -> RowFields:
-    """Every valid row counts the same; soft labels are legal. Target: the label."""
-    label_B = checked_labels("ce", label_B, valid_B, soft=True)
-    return RowFields(valid_B.to(label_B.dtype), label_B, torch.zeros_like(label_B))
+def ce_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
+    """Every valid row counts the same. Target: the label."""
+    return RowFields(groups.valid_B.to(label_B.dtype), label_B, torch.zeros_like(label_B))
 
 
 def cross_entropy_loss(
@@ -62,29 +53,20 @@ def _best_of_n_weight(rank_key_B: torch.Tensor, groups: PromptGroups) -> torch.T
     return groups.size_B * share_B ** (groups.size_B - 1).clamp_min(0)
 
 
-def prepare_bon_acc(
-    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
-) -> RowFields:
+def bon_acc_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
     """Cross-entropy weighted by n * (share of the group with a label <= y_i)^(n - 1) (``bon_acc`` of verl's recipe).
 
     Scale: the recipe adds the weighted losses up, so its effective learning rate grows with the micro-batch. Here they
     are averaged with weights of mean 1, and the loss starts at ln 2 like ``ce``. In a group of equal labels all weigh
-    the same. Soft labels are legal. Target: the label.
+    the same. Target: the label.
     """
-    label_B = checked_labels("bon_acc", label_B, valid_B, soft=True)
-    weight_B = _best_of_n_weight(label_B, PromptGroups.of(group_B, valid_B))
-    return RowFields(relative(weight_B), label_B, torch.zeros_like(label_B))
+    return RowFields(relative(_best_of_n_weight(label_B, groups)), label_B, torch.zeros_like(label_B))
 
 
-def prepare_bon_rm(
-    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
-) -> RowFields:
+def bon_rm_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
     """Cross-entropy weighted by n * (share of the group with h_j <= h_i)^(n - 1) (``bon_rm`` of verl's recipe).
 
     The ranks are those of the PRM before the update, so that a row's weight does not move between micro-batches. The
-    scale is that of :func:`prepare_bon_acc`. Target: the label.
+    scale is that of :func:`bon_acc_rows`. Target: the label.
     """
-    label_B = checked_labels("bon_rm", label_B, valid_B, soft=True)
-    score_B = checked_scores("bon_rm", score_B, valid_B)
-    weight_B = _best_of_n_weight(score_B.to(label_B.dtype), PromptGroups.of(group_B, valid_B))
-    return RowFields(relative(weight_B), label_B, torch.zeros_like(label_B))
+    return RowFields(relative(_best_of_n_weight(score_B, groups)), label_B, torch.zeros_like(label_B))

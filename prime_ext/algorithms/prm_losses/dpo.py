@@ -5,26 +5,21 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, checked_labels, checked_scores, log_ratio_sum
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 
 
-def prepare_dpo(
-    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
-) -> RowFields:
+def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
     """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one with the correct.
 
     Rows of prompts with one class only have no opponent and do not count: against an opponent of 0 they would all be
     pushed to one side. Labels must be 0 or 1, since a fraction is on neither side. Target: the label. Offset: the mean
     summed log-ratio of the opponents before the update, not multiplied by beta.
     """
-    label_B = checked_labels("dpo", label_B, valid_B, soft=False)
-    score_B = checked_scores("dpo", score_B, valid_B).to(label_B.dtype)
-    groups = PromptGroups.of(group_B, valid_B)
     n_correct_B = groups.sum(label_B)
     n_wrong_B = groups.sum(1.0 - label_B)
     correct_mean_B = groups.sum(score_B * label_B) / n_correct_B.clamp_min(1)
     wrong_mean_B = groups.sum(score_B * (1.0 - label_B)) / n_wrong_B.clamp_min(1)
-    paired_B = valid_B.bool() & (n_correct_B > 0) & (n_wrong_B > 0)
+    paired_B = groups.valid_B & (n_correct_B > 0) & (n_wrong_B > 0)
     offset_B = torch.where(label_B > 0, wrong_mean_B, correct_mean_B)
     return RowFields(paired_B.to(label_B.dtype), label_B, torch.where(paired_B, offset_B, 0.0))
 

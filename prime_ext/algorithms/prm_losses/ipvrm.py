@@ -5,17 +5,15 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, checked_labels
-from prime_ext.algorithms.process_reward import prefix_values
+from prime_ext.algorithms.implicit_reward import prefix_values
+from prime_ext.algorithms.prm_losses.row_fields import RowFields
 
 TIME_WEIGHTS = ("uniform", "early", "late")
 
 
-def prepare_ipvrm(
+def ipvrm_rows(
     label_B: torch.Tensor,
-    group_B: torch.Tensor,
-    valid_B: torch.Tensor,
-    score_B: torch.Tensor | None = None,
+    groups: PromptGroups,
     margin: float = 5.0,
     adaptive_boundary: bool = True,
     dynamic_weight: bool = True,
@@ -30,8 +28,6 @@ def prepare_ipvrm(
     are needed if the boundary is off too (the offline loss, Eq. 9). The paper's online PRM collapses without both.
     Target: the label, 0 or 1. Offset: the margin, in units of beta * q.
     """
-    label_B = checked_labels("ipvrm", label_B, valid_B, soft=False)
-    groups = PromptGroups.of(group_B, valid_B)
     accuracy_B = groups.mean(label_B)
     mixed_B = (accuracy_B > 0) & (accuracy_B < 1)
     margin_B = torch.full_like(label_B, margin)

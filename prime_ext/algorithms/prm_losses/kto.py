@@ -4,13 +4,7 @@
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import (
-    RowFields,
-    checked_labels,
-    checked_scores,
-    log_ratio_sum,
-    relative,
-)
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
 
 
 def mismatched_partners(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
@@ -32,27 +26,24 @@ def mismatched_partners(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.T
     return partner_B
 
 
-def prepare_kto(
+def kto_rows(
     label_B: torch.Tensor,
-    group_B: torch.Tensor,
-    valid_B: torch.Tensor,
-    score_B: torch.Tensor | None = None,
-    mismatched_B: torch.Tensor | None = None,
+    groups: PromptGroups,
+    score_B: torch.Tensor,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> RowFields:
     """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank, and a weight per class.
 
     The paper takes z over mismatched pairs (a prompt with a response to another prompt), which costs one more forward
-    pass: give their summed log-ratios as ``mismatched_B``, see :func:`mismatched_partners`. Without them z is taken
-    over the matched rollouts of the batch, ``score_B``, a departure from the paper that is free. Every row counts,
-    whatever its group. Target: the label, 0 or 1. Offset: z, in units of log-ratios.
+    pass: give their summed log-ratios as ``score_B``, see :func:`mismatched_partners`. Those of the rollouts themselves
+    are a departure from the paper that is free. Every row counts, whatever its group. Target: the label, 0 or 1.
+    Offset: z, in units of log-ratios.
     """
-    label_B = checked_labels("kto", label_B, valid_B, soft=False)
-    anchors_B = checked_scores("kto", score_B if mismatched_B is None else mismatched_B, valid_B).to(label_B.dtype)
-    z = (anchors_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
+    valid_B = groups.valid_B
+    z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
     class_weight_B = desirable_weight * label_B + undesirable_weight * (1.0 - label_B)
-    return RowFields(relative(class_weight_B * valid_B.to(label_B.dtype)), label_B, torch.where(valid_B.bool(), z, 0.0))
+    return RowFields(relative(class_weight_B * valid_B.to(label_B.dtype)), label_B, torch.where(valid_B, z, 0.0))
 
 
 def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:

@@ -5,20 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, checked_labels, log_ratio_sum, relative
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
 
 
-def prepare_nca(
-    label_B: torch.Tensor, group_B: torch.Tensor, valid_B: torch.Tensor, score_B: torch.Tensor | None = None
-) -> RowFields:
+def nca_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
     """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever their K.
 
     A prompt without a correct response has no first term: its responses are only pushed down. One with only correct
-    responses is pulled towards h = 0. Soft labels are legal. Target: K * p_i, the weight of the first term relative to
+    responses is pulled towards h = 0. Target: K * p_i, the weight of the first term relative to
     the second one.
     """
-    label_B = checked_labels("nca", label_B, valid_B, soft=True)
-    groups = PromptGroups.of(group_B, valid_B)
     total_B, size_B = groups.sum(label_B), groups.size_B.to(label_B.dtype)
     target_B = torch.where(total_B > 0, size_B * label_B / torch.where(total_B > 0, total_B, 1.0), 0.0)
     weight_B = torch.where(groups.valid_B, 1.0 / size_B.clamp_min(1), 0.0)
