@@ -19,9 +19,10 @@ import harness
 import torch
 from engines import PRM_LOG_PROBS, Rollouts, build_worker, nested, save_llama
 from machine import forget_peak, peak_mib, resident_mib
+from plain_log_probs import plain_log_probs
 from verl.utils.experimental.torch_functional import FusedLinearForPPO
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy, plain_log_probs
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
 
 FUNCTIONS = {
     "plain": plain_log_probs,

@@ -409,7 +409,9 @@ def offsets(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
 
 
 def measure_chunked(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
+    from plain_log_probs import plain_log_probs
+
+    from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 
     count, width, vocabulary = sizes.chunked
     generator = torch.Generator(DEVICE).manual_seed(0)

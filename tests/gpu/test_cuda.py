@@ -3,9 +3,10 @@
 
 import pytest
 import torch
+from plain_log_probs import plain_log_probs
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs, plain_log_probs
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 
 pytestmark = [
