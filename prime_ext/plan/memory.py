@@ -231,11 +231,13 @@ def logit_bytes(engine: Engine) -> float:
         each = FP32 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == FP32 else PLAIN_BYTES_16_BIT
         return float(tokens * vocabulary * each)
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
-    # The gradient of the output layer is summed over the chunks in float32, and then cast to the weights' 16 bit.
-    whole = engine.trained > engine.adapter and engine.trained_layers is None
-    cast = engine.compute_bytes if engine.compute_bytes < FP32 else 0
-    summed = vocabulary * engine.shape.width * (FP32 + cast) if whole else 0
-    return float(min(tokens, chunk) * vocabulary * FP32 * copies + summed)
+    pieces = min(tokens, chunk) * vocabulary * FP32 * copies
+    if engine.trained_layers is not None or engine.trained <= engine.adapter:
+        return float(pieces)
+    # The gradient of the output layer is summed over the chunks in float32, and behind them cast to 16 bit.
+    weights = vocabulary * engine.shape.width
+    cast = weights * engine.compute_bytes if engine.compute_bytes < FP32 else 0
+    return float(weights * FP32 + max(pieces, cast))
 
 
 def checkpoint_bytes(engine: Engine, contents: list[str]) -> float:
