@@ -53,7 +53,7 @@ def _keys(tree: ast.AST) -> Iterator[str]:
         keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
         for key in keys:
             if isinstance(key, ast.JoinedStr | ast.Constant):
-                yield from (text for text in _texts(ast.Expression(key)) if "/" in text)
+                yield from (text for text in _texts(ast.Expression(key)) if "/" in text and " " not in text)
 
 
 def _timers(tree: ast.AST) -> Iterator[str]:
