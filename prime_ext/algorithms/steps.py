@@ -60,9 +60,10 @@ def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
 
 
-def delimiter_boundaries(token_BT: torch.Tensor, delimiter_ids: Sequence[int]) -> torch.Tensor:
-    """Tokens after which a step ends: delimiters, and of delimiters in a row only the last one."""
-    delimiter_BT = torch.isin(token_BT, torch.tensor(list(delimiter_ids), dtype=token_BT.dtype, device=token_BT.device))
+def delimiter_boundaries(token_BT: torch.Tensor, mask_BT: torch.Tensor, delimiter_ids: Sequence[int]) -> torch.Tensor:
+    """Tokens after which a step ends: delimiters inside the mask, and of delimiters in a row only the last one."""
+    wanted = torch.tensor(list(delimiter_ids), dtype=token_BT.dtype, device=token_BT.device)
+    delimiter_BT = torch.isin(token_BT, wanted) & mask_BT.bool()
     boundary_BT = delimiter_BT.clone()
     boundary_BT[:, :-1] &= ~delimiter_BT[:, 1:]
     return boundary_BT

@@ -50,7 +50,7 @@ class ResponseSteps:
         """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
         self.timed_out = 0
         if self._cutter is None:
-            return delimiter_boundaries(token_BT, self._ids) & mask_BT.bool()
+            return delimiter_boundaries(token_BT, mask_BT, self._ids)
         boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for row, mask_T in enumerate(mask_BT.bool()):
             position_N = mask_T.nonzero()[:, 0]

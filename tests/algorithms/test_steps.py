@@ -77,9 +77,12 @@ def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
 
 
 def test_of_delimiters_in_a_row_the_last_one_ends_the_step():
-    token_BT = torch.tensor([[5, 7, 8, 5, 7, 5]])
-    assert delimiter_boundaries(token_BT, [7, 8]).tolist() == [[False, False, True, False, True, False]]
-    assert not delimiter_boundaries(token_BT, []).any()
+    token_BT, all_BT = torch.tensor([[5, 7, 8, 5, 7, 5]]), torch.ones(1, 6)
+    assert delimiter_boundaries(token_BT, all_BT, [7, 8]).tolist() == [[False, False, True, False, True, False]]
+    assert not delimiter_boundaries(token_BT, all_BT, []).any()
+    # What a tool writes delimits nothing: neither does it end a step, nor is it in a row with what does.
+    of_the_policy_BT = torch.tensor([[1, 1, 0, 0, 0, 1]])
+    assert delimiter_boundaries(token_BT, of_the_policy_BT, [7, 8]).tolist() == [[False, True] + [False] * 4]
 
 
 # ---- credit and shaping ---------------------------------------------------------------------------------------------
