@@ -15,7 +15,13 @@ from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
+from prime_ext.algorithms.advantage import (
+    RewardSource,
+    combine_sources,
+    last_token_mask,
+    outcome_source,
+    source_return,
+)
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.estimators.step_based import low_probability_cuts
 from prime_ext.algorithms.returns import whiten
@@ -252,6 +258,20 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
         moved = {key: value[rows] for key, value in fields.items()}
         # Singletons whitened alone may be blown up from rounding errors: hence no relative comparison at zero.
         torch.testing.assert_close(advantage(part, moved, 77 - part.group_B), reference_BT[rows], atol=1e-6, rtol=1e-6)
+
+
+@given(batches(), st.sampled_from(GROUP_ESTIMATORS), st.data())
+def test_rows_that_a_source_says_nothing_about_are_as_if_they_were_not_there(batch, name, data):
+    absent = data.draw(st.lists(st.booleans(), min_size=len(batch.group_B), max_size=len(batch.group_B)))
+    source = RewardSource(batch.reward_BT, batch.mask_BT, estimator=name, absent_B=torch.tensor(absent))
+    advantage_BT = source_return(source, batch.mask_BT, batch.group_B)
+    there = [row for row in batch.rows if not absent[row]]
+    assert not advantage_BT[torch.tensor(absent)].any()
+    if there:
+        part = batch.permuted(there)
+        alone = replace(source, reward_BT=part.reward_BT, mask_BT=part.mask_BT, absent_B=None)
+        expected_BT = source_return(alone, part.mask_BT, part.group_B)
+        torch.testing.assert_close(advantage_BT[there], expected_BT, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
