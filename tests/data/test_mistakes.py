@@ -40,11 +40,6 @@ ROWS = "premise,hypothesis,label\n"
         (f"{NEWS} --prompt short", "", "newsnli has no prompt 'short'; it has default, fields_only"),
         (f"{NEWS} --tasks newsnil", "", "no task 'newsnil'; did you mean newsnli"),
         (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
-        ("contamination missing.jsonl --test in.jsonl", GOOD, "missing.jsonl does not exist"),
-        ("contamination in.jsonl --test in.jsonl", "", "has no rows"),
-        ("contamination in.jsonl --test in.jsonl --columns body", GOOD, "no row can be used: no column body"),
-        ("contamination in.jsonl --test in.jsonl --threshold 1.5", GOOD, "--threshold 1.5 must be above 0"),
-        ("contamination in.jsonl --test in.jsonl --ngram 0", GOOD, "--ngram must be at least 1"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, content, reason):
@@ -52,8 +47,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     for name in ("in.jsonl", "in.csv"):
         (tmp_path / name).write_text(content)
     program, *words = words.split()
-    output = ["--output", "out/r", "--caught", "out/c"] if program == "contamination" else ["--output-dir", "out"]
-    assert importlib.import_module(f"data_preprocessing.{program}").main([*words, *output]) == 2
+    assert importlib.import_module(f"data_preprocessing.{program}").main([*words, "--output-dir", "out"]) == 2
     *before, error = capsys.readouterr().err.splitlines()
     assert error.startswith(f"{program}: ") and reason in error
     # Rows that cannot be used are lines of their own.
