@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Numbered, Problem, Source, by_name
+from data_preprocessing.problems import Numbered, Problem, Source, by_name
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS

@@ -13,6 +13,7 @@ from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.task import SPLITS
 from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.sources import UnknownSource
 
 Made = tuple[dict[str, Any], list[Path]]
@@ -88,11 +89,11 @@ def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, A
     """
     try:
         report, paths = run()
-    except (SourceError, BackendError, UnknownSource, TaskError, OSError) as error:
+    except (SourceError, RunError, BackendError, UnknownSource, TaskError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; what is finished is kept, the same command goes on from here", file=sys.stderr)
+        print("interrupted; answers and verdicts are kept, the same command asks for the rest", file=sys.stderr)
         return 130
     for found in report.get("sources", ()):
         removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"

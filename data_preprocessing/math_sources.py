@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Problem, Source, by_name
+from data_preprocessing.problems import Problem, Source, by_name
 from prime_ext.tasks import last_digit_chain
 from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow

@@ -24,13 +24,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing import teacher
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.rl_input import Row, checked_row, rl_schema_of
-from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, taught
+from data_preprocessing.model_stage import (
+    Outcome,
+    Row,
+    check_row,
+    read_schema,
+    run_command,
+    run_model_stage,
+    stage_parser,
+)
+from data_preprocessing.sft_data import SCHEMA, TEACHER_RULES, teach
+from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Sampling
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -38,11 +44,11 @@ from prime_ext.verifiers.sources import UnknownSource, source_of
 # The temperature of the published expansion.
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=512)
 RULES = {
-    "truncated": teacher.RULES["truncated"],
+    "truncated": TEACHER_RULES["truncated"],
     "no_answer_line": "the last line is not: Thus, the answer is option N. #### N",
     "no_chain": "a line before the last is no step, or steps do not count 1, 2, 3, ...",
     "too_short": "fewer steps than --min-steps",
-    **teacher.RULES,
+    **TEACHER_RULES,
 }
 # The released data write "[1] . text".
 _STEP = re.compile(r"\[(\d{1,3})\][ \t]*(?:[.:][ \t]+)?(\S.*)")
@@ -101,12 +107,12 @@ def expanding(row: Row, model: str, chains: int, tries: int, min_steps: int) -> 
     prompt = [{"role": role, "content": content} for role, content in example]
     prompt += [message for message in row["prompt"] if message["role"] != "system"]
     read = partial(read_chain, min_steps=min_steps)
-    return taught(row, prompt, row["prompt"], read, row["data_source"], responses=chains, tries=tries)
+    return teach(row, prompt, row["prompt"], read, row["data_source"], responses=chains, tries=tries)
 
 
 def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
     """An RL row that is multiple choice, else BadRow."""
-    row = checked_row(raw)
+    row = check_row(raw)
     try:
         task = source_of(row["data_source"]).task
     except UnknownSource:
@@ -118,7 +124,7 @@ def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
 
 def schema_of(path: Path) -> pa.Schema:
     """Looks at the file before a model is loaded."""
-    rl_schema_of(path)
+    read_schema(path)
     return SCHEMA
 
 
@@ -126,8 +132,16 @@ def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "chains", "tries", "min_steps")
     settings = {name: getattr(options, name) for name in ("chains", "tries", "min_steps")}
-    stage = RowStage("Numeric reasoning chains", RULES, settings, schema_of, choice_row)
-    return run_model_stage(options, stage, partial(expanding, **settings))
+    dialogue = partial(expanding, **settings)
+    return run_model_stage(
+        options,
+        dialogue,
+        title="Numeric reasoning chains",
+        rules=RULES,
+        settings=settings,
+        schema=schema_of,
+        parse=choice_row,
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -135,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument("--chains", type=int, default=1, help="different ones per problem at most (default: 1)")
     top.add_argument("--tries", type=int, default=4, help="answers per chain at most (default: 4)")
     top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

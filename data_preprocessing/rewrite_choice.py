@@ -25,11 +25,10 @@ from pathlib import Path
 from data_preprocessing.command import Made, positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, math_filter, unbalanced
+from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.rl_input import Row, problem_of
-from data_preprocessing.row_stage import RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
+from data_preprocessing.model_stage import Row, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
 # As the published script.
@@ -262,7 +261,8 @@ def _asked(problem: str, choice: Choice, gold: str, tries: int) -> Dialogue[str 
 def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
     """The row with the open question, if the rules of all other problems let it pass."""
     split, index = row["extra_info"]["split"], row["extra_info"]["index"]
-    removal = math_filter(tuple(MATH_RULES))(MathProblem(row["data_source"], split, index, question, "", gold))
+    problem = MathProblem(row["data_source"], split, index, question, "", gold)
+    removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, without_drawings(question))
     if removal is not None:
         return Removal(f"rewritten_{removal.rule}", removal.evidence or question)
     *system, user = row["prompt"]
@@ -275,8 +275,14 @@ def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     positive(options, "tries")
     settings = {"tries": options.tries}
-    stage = RowStage("Multiple choice to open questions", RULES, settings, first=options.merge)
-    return run_model_stage(options, stage, partial(rewriting, **settings))
+    return run_model_stage(
+        options,
+        partial(rewriting, **settings),
+        title="Multiple choice to open questions",
+        rules=RULES,
+        settings=settings,
+        first=options.merge,
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -284,7 +290,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = "RL rows that go before the rewritten ones; the output has its name"
     top.add_argument("--merge", type=Path, metavar="FILE", help=about)
     top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from data_preprocessing.command import Made
-from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, RowStage, finished, run_stage, stage_parser
-from data_preprocessing.stage import Removal
+from data_preprocessing.model_stage import Outcome, Row, run_command, run_stage, stage_parser
+from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import source_of
@@ -76,7 +75,7 @@ def _short(count: int, share: float, total: int) -> bool:
     return count < share * total - 1e-9
 
 
-def selected(row: Row, rule: SelectionRule) -> Outcome:
+def select(row: Row, rule: SelectionRule) -> Outcome:
     """The row, or why it goes; SourceError if it has other votes than those of ``validate_votes``."""
     if source_of(row["data_source"]).task != "math":
         return [row]
@@ -91,8 +90,13 @@ def selected(row: Row, rule: SelectionRule) -> Outcome:
 def run(options: argparse.Namespace) -> Made:
     """Select and write. Returns the report and the parquet files."""
     rule = SelectionRule(**{name: getattr(options, name) for name in asdict(SelectionRule())})
-    stage = RowStage("Final selection", RULES, asdict(rule))
-    return run_stage(options, stage, lambda rows: [selected(row, rule) for row in rows])
+    return run_stage(
+        options,
+        lambda rows: [select(row, rule) for row in rows],
+        title="Final selection",
+        rules=RULES,
+        settings=asdict(rule),
+    )
 
 
 def _share(word: str) -> float:
@@ -112,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument(
         "--models", choices=("all", "any"), help="which of the models that voted must find so (default: all)"
     )
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

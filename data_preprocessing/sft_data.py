@@ -14,7 +14,7 @@ of the column answer or expected_answer, or the last box of the column solution.
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,20 +22,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing import teacher
 from data_preprocessing.command import Made, positive
-from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.grading import ungradable
+from data_preprocessing.dialogues import Ask, Dialogue, Messages
+from data_preprocessing.grading import Judge, ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
-from data_preprocessing.rl_input import Row, checked_row, problem_of, problem_texts
-from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, taught
-from prime_ext.generate.backend import Sampling
+from data_preprocessing.model_stage import (
+    Outcome,
+    Row,
+    check_row,
+    problem_of,
+    run_command,
+    run_model_stage,
+    stage_parser,
+)
+from data_preprocessing.stages import Removal
+from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import ACTIONS, NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
-from prime_ext.tasks.cells import RowError
+from prime_ext.tasks.cells import RowError, is_whole
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.code.extraction import extract_program
 from prime_ext.verifiers.math.extraction import extract_answer
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -84,9 +90,36 @@ _NEXT = re.compile(r"^[ \t]*Next action:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NAMED = re.compile(r"\[([A-Z][A-Z_ ]*)\]\.?|([A-Z][A-Z_ ]*)\.?")
 _STEP = re.compile(r"^[ \t]*#+[ \t]*[^\s#]", re.MULTILINE)
 
+TEACHER_RULES = {
+    "truncated": "no response came to an end within --max-new-tokens",
+    "wrong_answer": "no response in the right form has the gold answer",
+    "ungraded": "the verifier could not grade the response",
+}
+_EXTRA = {"split": pa.string(), "index": pa.int64(), "response": pa.int32(), "tries": pa.int32()}
+_EXTRA["ground_truth"] = pa.string()
+# What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
+SCHEMA = pa.schema(
+    {
+        "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "data_source": pa.string(),
+        "ability": pa.string(),
+        "extra_info": pa.struct(_EXTRA),
+    }
+)
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 TRIES = 4
-RULES = {"truncated": teacher.RULES["truncated"], **FORM_RULES, **teacher.RULES}
+RULES = {"truncated": TEACHER_RULES["truncated"], **FORM_RULES, **TEACHER_RULES}
+# The first set of columns that a row has wholly.
+KNOWN_COLUMNS = (
+    ("premise", "hypothesis"),
+    ("statement1", "statement2"),
+    ("sentence1", "sentence2"),
+    ("question",),
+    ("problem",),
+    ("prompt",),
+    ("instruction",),
+    ("text",),
+)
 # Who judges gold answers of sets without a data source.
 MATH = "math"
 # Six words in a row are an explanation, which no final answer of a response equals.
@@ -163,6 +196,39 @@ def _answer_fault(output: str, ability: str) -> tuple[str, str] | None:
     return None if answer else ("no_answer", output[-200:])
 
 
+def problem_texts(row: Mapping[str, Any], columns: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a row of any benchmark asks, without templates and answers, to be compared; BadRow if it has no text.
+
+    Rows of verl's schema may say it in ``extra_info.texts``, or in ``extra_info.question``; otherwise it is what the
+    user says in ``prompt``, instructions included.
+
+    Args:
+        columns: names of columns, by default the first of :data:`KNOWN_COLUMNS` that the row has.
+    """
+    extra = row.get("extra_info")
+    if not columns and isinstance(extra, Mapping) and (extra.get("texts") or extra.get("question")):
+        found = list(extra["texts"]) if extra.get("texts") else [extra["question"]]
+    else:
+        names = columns or next((known for known in KNOWN_COLUMNS if all(name in row for name in known)), ())
+        missing = [name for name in names if name not in row]
+        if missing or not names:
+            raise BadRow(f"no column {missing[0] if missing else 'with a question'}; it has {', '.join(map(str, row))}")
+        found = [_said(row[name]) for name in names]
+    if any(not isinstance(part, str) or not part.strip() for part in found):
+        raise BadRow("an empty text")
+    if not all(is_whole(part) for part in found):
+        raise BadRow("half a character (a lone surrogate)")
+    return tuple(part.strip() for part in found)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):
+        return "\n".join(str(message.get("content", "")) for message in value if message.get("role") == "user")
+    raise BadRow(f"neither a text nor chat messages but {str(value)[:40]!r}")
+
+
 def problem_row(
     raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
 ) -> Row:
@@ -172,7 +238,7 @@ def problem_row(
     ``columns`` (none: the usual ones) are of instruction sets.
     """
     if isinstance(raw.get("reward_model"), Mapping):
-        row = checked_row(raw)
+        row = check_row(raw)
         try:
             source_of(row["data_source"])
         except UnknownSource as error:
@@ -199,18 +265,72 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
     return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
 
 
-def checked(text: str, ability: str) -> str | Removal:
+def check_form(text: str, ability: str) -> str | Removal:
     """The response as it is learnt, or what is wrong with its form."""
     fault = format_fault(text, ability)
     return text.strip() if fault is None else Removal(*fault)
+
+
+def teach(
+    row: Row,
+    prompt: Messages,
+    shown: Messages,
+    read: Callable[[str], str | Removal],
+    judge: str,
+    *,
+    responses: int,
+    tries: int,
+) -> Dialogue[list[Row] | Removal]:
+    """Different responses that have the right form and, where there is a gold answer, the right answer.
+
+    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learnt, or what is
+    wrong with its form; ``judge`` is the data source that decides for the verifier. A gold answer may be None. Returns
+    rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
+    """
+    gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
+    found: dict[int, tuple[str, int]] = {}
+    removal = Removal("truncated", "")
+    for attempt in range(tries):
+        missing = [number for number in range(responses) if number not in found]
+        if not missing:
+            break
+        said: Sequence[Response] = yield [Ask(prompt, sample=number, attempt=attempt) for number in missing]
+        good: dict[int, str] = {}
+        for number, answer in zip(missing, said, strict=True):
+            text = Removal("truncated", answer.text[-200:]) if answer.finish == "length" else read(answer.text)
+            if isinstance(text, Removal):
+                removal = text
+            else:
+                good[number] = text
+        if gold is None:
+            found |= {number: (text, attempt + 1) for number, text in good.items()}
+            continue
+        verdicts: Sequence[Verdict] = yield [Judge(judge, text, gold, extra) for text in good.values()]
+        for (number, text), verdict in zip(good.items(), verdicts, strict=True):
+            if verdict.correct:
+                found[number] = (text, attempt + 1)
+            else:
+                rule = "ungraded" if verdict.grader_failure else "wrong_answer"
+                removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
+    unique: dict[str, Row] = {}
+    for number, (text, n_tries) in sorted(found.items()):
+        source = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
+        conversation = {
+            "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
+            "data_source": row["data_source"],
+            "ability": row["ability"],
+            "extra_info": {**source, "ground_truth": gold},
+        }
+        unique.setdefault(text, conversation)
+    return list(unique.values()) or removal
 
 
 def answering(row: Row, model: str, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
     """The dialogue about a problem; the suffix says how the answer is written, to the teacher and to the student."""
     user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
-    prompt, read = [{"role": "system", "content": TEACHER_PROMPT}, user], partial(checked, ability=row["ability"])
-    return taught(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
+    prompt, read = [{"role": "system", "content": TEACHER_PROMPT}, user], partial(check_form, ability=row["ability"])
+    return teach(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
 
 
 def run(options: argparse.Namespace) -> Made:
@@ -226,9 +346,13 @@ def run(options: argparse.Namespace) -> Made:
 
     parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
     settings = {"tries": options.tries, "responses": options.responses}
-    described = {**settings, "own_prompt": system == SYSTEM_PROMPT}
-    stage = RowStage("SFT data", RULES, described, schema_of, parse)
-    return run_model_stage(options, stage, partial(answering, system=system, **settings))
+    dialogue, described = (
+        partial(answering, system=system, **settings),
+        {**settings, "own_prompt": system == SYSTEM_PROMPT},
+    )
+    return run_model_stage(
+        options, dialogue, title="SFT data", rules=RULES, settings=described, schema=schema_of, parse=parse
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -241,7 +365,7 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument("--tries", type=int, default=TRIES, help=f"answers per response at most (default: {TRIES})")
     about = "of the conversations: actions: the short prompt of RL (default); none; or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

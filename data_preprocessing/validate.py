@@ -29,14 +29,85 @@ from tqdm import tqdm
 
 from data_preprocessing.command import parser_of
 from data_preprocessing.grading import Judges
-from data_preprocessing.rl_input import COLUMNS, row_faults, schema_faults
+from prime_ext.tasks.cells import held, is_whole
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource, register_source
 
+COLUMNS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+ROLES = ("system", "user", "assistant")
 # Tests of programs are large.
 BATCH = 256
 # Eurus-2-RL-Data has this split and index 0 in all rows: they name nothing.
 NO_SPLIT = "dummy"
+
+
+def schema_faults(schema: pa.Schema) -> list[str]:
+    """What is wrong with the columns of a file."""
+    faults = [f"no column {name}" for name in COLUMNS if name not in schema.names]
+    types = {name: schema.field(name).type for name in COLUMNS if name in schema.names}
+    for name in ("data_source", "ability"):
+        if not _is_text(types.get(name, pa.string())):
+            faults.append(f"{name} must be text, is {types[name]}")
+    prompt = types.get("prompt")
+    if prompt is not None:
+        messages = prompt.value_type if pa.types.is_list(prompt) or pa.types.is_large_list(prompt) else pa.null()
+        if not pa.types.is_struct(messages):
+            faults.append(f"prompt must be a list of messages, is {prompt}")
+        elif not all(_is_text(_fields(messages).get(name, pa.null())) for name in ("role", "content")):
+            faults.append("messages of prompt must have the texts role and content")
+    for name, needed in (("reward_model", ("style", "ground_truth")), ("extra_info", ("split", "index"))):
+        if name in types and not pa.types.is_struct(types[name]):
+            faults.append(f"{name} must be a struct, is {types[name]}")
+        elif name in types:
+            faults += [f"{name} has no {field}" for field in needed if field not in _fields(types[name])]
+    return faults
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _fields(kind: pa.StructType) -> dict[str, pa.DataType]:
+    return {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+
+
+def row_faults(row: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a row; it may have anything in its columns."""
+    missing = [name for name in COLUMNS if name not in row]
+    if missing:
+        return [f"no column {missing[0]}; {held(row)}"]
+    faults = [f"{name} must be a text that is not empty" for name in ("data_source", "ability") if not _text(row[name])]
+    messages = row["prompt"] if isinstance(row["prompt"], list) else []
+    if not messages:
+        faults.append("prompt has no message")
+    for message in map(_mapping, messages):
+        if message.get("role") not in ROLES:
+            faults.append(f"role {message.get('role')!r} must be one of {', '.join(ROLES)}")
+        elif not _text(message.get("content")):
+            faults.append(f"the message of the {message['role']} is empty")
+    if messages and _mapping(messages[-1]).get("role") != "user":
+        faults.append("the last message is not the user's")
+    model, extra = _mapping(row["reward_model"]), _mapping(row["extra_info"])
+    if model.get("style") != "rule":
+        faults.append(f"reward_model.style must be 'rule', is {model.get('style')!r}")
+    if not _text(model.get("ground_truth")):
+        faults.append(f"reward_model.ground_truth must be text, is {model.get('ground_truth')!r}")
+    if not isinstance(extra.get("index"), int) or not isinstance(extra.get("split"), str):
+        has = f"{extra.get('split')!r} and {extra.get('index')!r}"
+        faults.append(f"extra_info must have a split and an index, has {has}")
+    said = [_mapping(message).get("content") for message in messages]
+    texts = [row["data_source"], row["ability"], model.get("ground_truth"), *said]
+    if not all(is_whole(text) for text in texts if isinstance(text, str)):
+        faults.append("half a character (a lone surrogate)")
+    return faults
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def digest(value: Any) -> int:

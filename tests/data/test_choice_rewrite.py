@@ -15,7 +15,7 @@ from data_preprocessing.rewrite_choice import (
     rewriting,
     unfaithful,
 )
-from data_preprocessing.stage import Removal
+from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
 SQUARE = "A square has area 49. Its perimeter is\n\n(A) 7 (B) 14 (C) 28"

@@ -130,7 +130,7 @@ def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is
 
 
 def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
-    answers = ("--answers", tmp_path / "shared.sqlite", "--solutions", 2)
+    answers = ("--answers", tmp_path / "shared.jsonl", "--solutions", 2)
     with ScriptedServer(right_or_wrong) as server:
         assert validate_votes.main(server_words(problems, tmp_path / "a", server, *answers)) == 0
         assert len(server.requests) == 2 * ROWS
@@ -155,7 +155,7 @@ def test_what_got_no_answer_is_asked_again_by_the_same_command_and_nothing_else(
         words = server_words(problems, out, server, "--solutions", 1, "--timeout", 5)
         assert validate_votes.main(words) == 2
         assert "1 of 12 rows got no answer" in capsys.readouterr().err
-        assert {path.name for path in out.iterdir()} - {"answers.sqlite", ".unfinished"} == set()
+        assert {path.name for path in out.iterdir()} - {"answers.jsonl", ".unfinished"} == set()
         asked = len(server.requests)
         assert validate_votes.main(words) == 0
         assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
@@ -224,7 +224,7 @@ def test_bad_rows_are_listed_and_fatal_only_if_asked_for(tmp_path, capsys):
         (("--temperature", -1), "--temperature must be at least 0"),
         (("--chunk-rows", 0), "--chunk-rows must be at least 1"),
         (("--model", "other"), "does not serve 'other'"),
-        (("--answers", "IN"), "is no file of answers"),
+        (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
         (("--max-new-tokens", 100), "takes none of"),
         (("--input", "missing.parquet"), "missing.parquet"),

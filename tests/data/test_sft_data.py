@@ -10,10 +10,10 @@ from scripted_server import Answer, ScriptedServer
 from told import conversed, removed, rl_row, rows_of, server_words
 
 from data_preprocessing import numeric_expansion, numeric_reasoning, sft_data
+from data_preprocessing.model_stage import problem_of
 from data_preprocessing.numeric_expansion import read_chain, written
-from data_preprocessing.rl_input import problem_of
 from data_preprocessing.sft_data import FORM_RULES, TEACHER_PROMPT, format_fault, gold_of, problem_row
-from data_preprocessing.stage import Removal
+from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json, write_json_lines
 from prime_ext.utils.rows import BadRow
@@ -186,7 +186,7 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
         return Answer(response(n + 1 if n != 4 else 0) if n != 5 else "I refuse.")
 
     with ScriptedServer(teach, faults=[429, "cut", "no_choices"]) as server:
-        shared = ("--tries", 2, "--answers", tmp_path / "answers.sqlite")
+        shared = ("--tries", 2, "--answers", tmp_path / "answers.jsonl")
         for folder in ("out", "again"):
             words = server_words(tmp_path / "sums.jsonl", tmp_path / folder, server, *shared)
             assert sft_data.main(words) == 0

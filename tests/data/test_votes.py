@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import SelectionRule, reason_against, selected
+from data_preprocessing.selection import SelectionRule, reason_against, select
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
@@ -62,7 +62,7 @@ def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
     (new,), asked = conversed(voting(row, "judge", 3), str)
     assert not asked and new["extra_info"]["votes"] is None
-    assert selected(new, SelectionRule()) == [new]
+    assert select(new, SelectionRule()) == [new]
 
 
 # ---- selection ----

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where problems come from, whatever their kind: a set on the hub or in local files, its splits, its rows in chunks."""
+"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits, its rows in chunks."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ TRAIN_TEST = {"train": "train", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the problems of all kinds have.
+    """What problems of all kinds have.
 
     Attributes:
-        data_source: decides for the verifier.
+        data_source: selects the verifier.
         split: of RL.
-        index: the number of the row in its source and split, from 0.
-        problem: what is asked.
-        source: the name of its source.
-        file: where it stands there.
+        index: number of the row in its source and split, from 0.
+        problem: the question.
+        source: name of its source.
+        file: where the source has it.
         row: its number in the file, from 1.
     """
 
@@ -45,15 +45,15 @@ class Problem:
     ability: ClassVar[str]
 
     def ground_truth(self) -> str:
-        """What the verifier needs."""
+        """Return what the verifier needs."""
         raise NotImplementedError
 
     def gist(self) -> str:
-        """The gold answer in a few words, for samples."""
+        """Return the gold answer in a few words, for samples."""
         return self.ground_truth()
 
     def statement(self) -> str:
-        """What the policy is asked."""
+        """Return what the policy sees."""
         return self.problem
 
 
@@ -63,19 +63,20 @@ class Source:
 
     Attributes:
         name: on the command line and in settings.
-        title: what it is.
-        kind: the class of its problems.
-        parse: a row's fields of that class, but for data source, split and index; raises ``BadRow`` or ``RowError``.
-        data_source: of its rows; with ``{source}``, each row's column of that name goes there.
+        title: a description.
+        kind: class of its problems.
+        parse: turns a row into the fields of that class without data source, split and index; raises ``BadRow`` or
+            ``RowError``.
+        data_source: of its rows; ``{source}`` stands for the column of that name.
         hub: id on the Hugging Face hub; empty if it is not there.
         config: its configuration on the hub.
-        hub_splits: name on the hub by split; with ``hub_files``, the splits there are.
+        hub_splits: name on the hub by split.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
         generate: makes rows from a split, a count and a seed instead.
         bare: the policy sees the problem and nothing else: neither system prompt nor suffix.
         id_column: names the problem; a second row with the same name is bad.
-        joined: makes problems from rows that say one several times; None where a row is a problem.
+        joined: makes problems from sets that repeat a problem in several rows.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Source:
     joined: Callable[[Numbered], Numbered] | None = None
 
     def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
-        """A row as a problem with its place; BadRow or RowError if it is none."""
+        """Turn a row into a problem. Raises BadRow or RowError."""
         if isinstance(raw, BadRow):
             raise raw
         fields, name = self.parse(raw), self.data_source
@@ -104,7 +105,7 @@ class Source:
         return self.kind(**found)  # type: ignore[no-any-return]
 
     def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
-        """A problem as a row of RL, with this system message (none if it is empty)."""
+        """Turn a problem into a row of RL with this system message (none if it is empty)."""
         bare = [{"role": "user", "content": problem.problem}]
         prompt = bare if self.bare else messages(problem.statement(), problem.ability, system)
         extra = {"split": problem.split, "index": problem.index}
@@ -127,21 +128,13 @@ class SplitRows:
 
     @property
     def name(self) -> str:
-        """The file, or where else the rows come from; nothing about the machine."""
-        return short_name(self.path) if self.path is not None else self.source.hub or "generated"
-
-    def identity(self) -> dict[str, Any]:
-        """What tells these rows from others, for resuming."""
-        found: dict[str, Any] = {"source": self.source.name, "split": self.split}
-        if self.path is not None and self.path.is_file():
-            status = self.path.stat()
-            found |= {"path": str(self.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
-        elif self.source.generate is not None:
-            found |= {"count": self.count, "seed": self.seed}
-        return found
+        """The file, or where else the rows come from, without the folders of this machine."""
+        if self.path is None:
+            return self.source.hub or "generated"
+        return "/".join(self.path.parts[-2:]).lstrip("/")
 
     def rows(self) -> Numbered:
-        """Numbers from 1 and rows; SourceError if they cannot be read."""
+        """Yield numbers from 1 and rows. Raises SourceError: they cannot be read."""
         source = self.source
         rows: Numbered
         if self.path is not None:
@@ -153,12 +146,7 @@ class SplitRows:
         return rows if source.joined is None else source.joined(rows)
 
 
-def short_name(path: Path) -> str:
-    """The last folder and the name: enough to recognise a file, and nothing about the machine."""
-    return "/".join(path.parts[-2:]).lstrip("/")
-
-
-def inputs_of(
+def find_splits(
     source: Source,
     files: Mapping[Any, Path],
     data_dir: Path | None,
@@ -166,12 +154,12 @@ def inputs_of(
     generated_rows: Mapping[Any, int],
     seed: int,
 ) -> list[SplitRows]:
-    """The splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
+    """Return the splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
 
-    A file of the split ``all`` is for training; without ``splits`` all that there are.
+    A file of the split ``all`` is for training. Without ``splits`` all are returned.
 
     Raises:
-        SourceError: there are none, or not those that are wanted.
+        SourceError: a split is missing.
     """
     if files:
         named = {"train" if split == "all" else split: path for split, path in files.items()}
@@ -192,11 +180,8 @@ def inputs_of(
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Rows that lie side by side in a split of a source.
-
-    ``file`` is for people, ``first`` the index of the first row in the split; rows come with their numbers in the file.
-    """
+class RawChunk:
+    """Consecutive rows of a split with their numbers in ``file``; ``first`` is the index of the first in the split."""
 
     source: str
     split: str
@@ -205,8 +190,8 @@ class Chunk:
     rows: Sequence[tuple[int, Raw]]
 
 
-def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
-    """All rows, ``size`` at a time; a row whose id was there before in its source becomes a bad one.
+def read_chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[RawChunk]:
+    """Yield all rows, ``size`` at a time; a row whose id repeats an earlier one of its source becomes a bad row.
 
     Raises:
         SourceError: an input cannot be read or has no rows.
@@ -215,15 +200,25 @@ def chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[Chunk]:
     ids: set[bytes] = set()
     for given in inputs:
         first = 0
-        for rows in batched(((number, _once(given.source, row, ids)) for number, row in given.rows()), size):
-            yield Chunk(given.source.name, given.split, given.name, first, rows)
+        for rows in batched(((number, _reject_repeated(given.source, row, ids)) for number, row in given.rows()), size):
+            yield RawChunk(given.source.name, given.split, given.name, first, rows)
             first += len(rows)
         if first == 0:
             raise SourceError(f"{given.path or given.name} has no rows")
 
 
-def parsed_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -> Iterator[tuple[int, T | BadRow]]:
-    """Numbers of the rows of a file, and what ``parse`` makes of a row, the file and the number, or a BadRow."""
+def _reject_repeated(source: Source, row: Raw, ids: set[bytes]) -> Raw:
+    if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
+        return row
+    key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()
+    if key in ids:
+        return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
+    ids.add(key)
+    return row
+
+
+def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -> Iterator[tuple[int, T | BadRow]]:
+    """Yield the number of each row of a file with what ``parse`` makes of row, file and number, or with a BadRow."""
     for number, raw in read_source(path):
         try:
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
@@ -232,17 +227,7 @@ def parsed_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) 
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of ``size``, the last of what is left (``itertools.batched`` of Python 3.12, but lists)."""
+    """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def _once(source: Source, row: Raw, ids: set[bytes]) -> Raw:
-    if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
-        return row
-    key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()
-    if key in ids:
-        return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
-    ids.add(key)
-    return row
