@@ -164,11 +164,7 @@ class Interviewer:
 
     def _refused(self, requests: Sequence[Request]) -> dict[str, str]:
         """Return why the backend does not take some of the questions, by key."""
-        try:
-            self._backend.check(requests)
-            return {}
-        except BackendError:
-            refused = {}
+        refused = {}
         for request in requests:
             try:
                 self._backend.check([request])

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_preprocessing.command import Made, finish, parser_of, positive, unfinished
+from data_preprocessing.command import Made, build_parser, check_positive, finish, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import batched, parse_rows
 from data_preprocessing.report import BAD, Tally, markdown
 from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import row_faults, schema_faults
+from data_preprocessing.validate import row_faults, schema_faults, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
@@ -74,14 +74,6 @@ def read_schema(path: Path) -> pa.Schema:
     if not schemas:
         raise SourceError(f"{path} has no RL row")
     return schemas[0]
-
-
-def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the schema that rows of all of these fit. Raises SourceError: there is none."""
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
 
 
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -211,7 +203,7 @@ def run_model_stage(
     if options.temperature < 0 or not 0 < options.top_p <= 1:
         got = f"{options.temperature} and {options.top_p}"
         raise SourceError(f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}")
-    positive(options, "max_new_tokens", "chunk_rows")
+    check_positive(options, "max_new_tokens", "chunk_rows")
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Mistakes in the files before a model is loaded.
     name_outputs(options.input, options.output_dir, stage.get("first"))
@@ -248,7 +240,7 @@ def run_model_stage(
 
 def stage_parser(program: str, description: str | None, sampling: Sampling | None = None) -> argparse.ArgumentParser:
     """Return a parser with the options of every stage; with ``sampling``, their defaults, those of a model too."""
-    top = parser_of(program, description)
+    top = build_parser(program, description)
     top.epilog = (
         "Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md."
     )

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import InputFiles, Made, finish, only_named, parser_of, unfinished
+from data_preprocessing.command import InputFiles, Made, build_parser, check_names, finish, unfinished
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
@@ -205,7 +205,7 @@ def run(options: argparse.Namespace) -> Made:
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
-    only_named(options.input, options.tasks, "--tasks")
+    check_names(options.input, options.tasks, "--tasks")
     counts = Counts()
     places = [
         place for task in tasks for place in read_places(task, source_files(task, options), counts, options.strict)
@@ -229,7 +229,7 @@ def run(options: argparse.Namespace) -> Made:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("numeric_reasoning", __doc__)
+    top = build_parser("numeric_reasoning", __doc__)
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
     about = "local files; repeatable"

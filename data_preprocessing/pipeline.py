@@ -38,7 +38,7 @@ from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CodeRules, CodeTests
 from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, unfinished
+from data_preprocessing.command import InputFiles, Made, build_parser, check_positive, finish, unfinished
 from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
@@ -286,7 +286,7 @@ def add_run_arguments(top: argparse.ArgumentParser) -> None:
 def parser() -> argparse.ArgumentParser:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
-    top = parser_of("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
+    top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
     top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
     add_run_arguments(top)
@@ -306,7 +306,7 @@ def main(words: Sequence[str] | None = None) -> int:
     checks: list[str] = []
 
     def made() -> Made:
-        positive(options, "workers")
+        check_positive(options, "workers")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
         if settings.validate is not None:
             checks.extend(["--tokenizer", settings.validate.tokenizer])

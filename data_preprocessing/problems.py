@@ -24,14 +24,7 @@ TRAIN_TEST = {"train": "train", "test": "test"}
 class Problem:
     """What problems of all kinds have.
 
-    Attributes:
-        data_source: selects the verifier.
-        split: of RL.
-        index: number of the row in its source and split, from 0.
-        problem: the question.
-        source: name of its source.
-        file: where the source has it.
-        row: its number in the file, from 1.
+    ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file, from 1.
     """
 
     data_source: str
@@ -62,15 +55,11 @@ class Source:
     """A set of problems.
 
     Attributes:
-        name: on the command line and in settings.
-        title: a description.
         kind: class of its problems.
         parse: turns a row into the fields of that class without data source, split and index; raises ``BadRow`` or
             ``RowError``.
         data_source: of its rows; ``{source}`` stands for the column of that name.
-        hub: id on the Hugging Face hub; empty if it is not there.
-        config: its configuration on the hub.
-        hub_splits: name on the hub by split.
+        hub: id on the Hugging Face hub; empty if it is not there. ``config`` and ``hub_splits`` are its own there.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
         generate: makes rows from a split, a count and a seed instead.

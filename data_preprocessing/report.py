@@ -15,7 +15,6 @@ from data_preprocessing.stages import Removal
 MAX_SAMPLES = 5
 MAX_SHOWN = 300
 BAD = "bad_row"
-BAR = 40
 
 
 def replace_half_characters(text: str) -> str:
@@ -92,29 +91,26 @@ class Tally:
 
 
 def cell(text: str) -> str:
-    """Text on one line of a table."""
+    """Return text for one line of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The lines of a table, and an empty one."""
+    """Return the lines of a table and an empty one."""
     return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Counts by source, what the rules mean, a funnel per split and examples of what was removed."""
-    rules, sources = list(report["rules"]), report["sources"]
-    used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
+    """Return counts by source, what the rules mean, and examples of what was removed."""
+    sources = report["sources"]
+    used = [name for name in report["rules"] if any(name in found["removed"] for found in sources)]
     lines = [f"# {report['title']}", ""]
     lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
-    counts = [(found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]) for found in sources]
-    lines += table(
-        ["split", "data source", "read", *used, "written"],
-        [
-            [found["split"], found["data_source"], *(f"{n:,}" for n in numbers)]
-            for found, numbers in zip(sources, counts, strict=True)
-        ],
-    )
+    rows = []
+    for found in sources:
+        counts = [found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]]
+        rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
+    lines += table(["split", "data source", "read", *used, "written"], rows)
     lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
     lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
     if report.get("notes"):
@@ -127,11 +123,6 @@ def markdown(report: Mapping[str, Any]) -> str:
             hits = [list(found.values()) for found in report["contamination"]]
             lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
         lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
-    for split in dict.fromkeys(found["split"] for found in sources):
-        here = [found for found in sources if found["split"] == split]
-        removed = sum((Counter(found["removed"]) for found in here), Counter[str]())
-        lines += [f"## What is left of {split}", ""]
-        lines += _funnel(sum(found["read"] for found in here), removed, rules)
     for samples in report["samples"]:
         lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
         shown = [
@@ -140,14 +131,3 @@ def markdown(report: Mapping[str, Any]) -> str:
         ]
         lines += table(["row", "seen", "problem", "answer"], shown)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list[str]:
-    """A bar for what is left after each rule that removed something."""
-    left, width = read, max(map(len, [*order, "written"]))
-    lines = [f"{'read':<{width}} {'█' * BAR} {left:>9,}"]
-    for name in order:
-        if removed.get(name):
-            left -= removed[name]
-            lines.append(f"{name:<{width}} {'█' * round(BAR * left / read):<{BAR}} {left:>9,}  (-{removed[name]:,})")
-    return ["```text", *lines, "```", ""]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from data_preprocessing.command import Made, positive
+from data_preprocessing.command import Made, check_positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
@@ -273,7 +273,7 @@ def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
 
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
-    positive(options, "tries")
+    check_positive(options, "tries")
     settings = {"tries": options.tries}
     return run_model_stage(
         options,

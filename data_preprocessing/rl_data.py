@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_preprocessing import pipeline, validate
-from data_preprocessing.command import Made, finish, only_named, parser_of, positive
+from data_preprocessing.command import Made, build_parser, check_names, check_positive, finish
 from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.pipeline import PipelineSettings, SourceSettings
@@ -24,8 +24,8 @@ from prime_ext.tasks.rl_rows import OUTPUTS
 
 def run(options: argparse.Namespace) -> Made:
     """Convert, filter and write. Returns the report and the parquet files."""
-    only_named(options.input, options.sources, "--sources")
-    positive(options, "chunk_rows", "workers")
+    check_names(options.input, options.sources, "--sources")
+    check_positive(options, "chunk_rows", "workers")
     rules = tuple(name for name in MATH_RULES if name in (*options.rules, *MATH_ALWAYS))
     settings = PipelineSettings(
         title="Math RL data",
@@ -51,7 +51,7 @@ def _count(word: str) -> tuple[str, int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("rl_data", __doc__)
+    top = build_parser("rl_data", __doc__)
     about = "; ".join(f"{name}: {source.title}" for name, source in MATH_SOURCES.items())
     top.add_argument("--sources", nargs="+", choices=list(MATH_SOURCES), required=True, help=about)
     pipeline.add_run_arguments(top)

@@ -40,7 +40,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Removal:
-    """Why a problem is removed: the name of the rule, what it saw, and further fields for ``removed.jsonl``."""
+    """Why a problem is removed: the rule, what it saw, and further fields for ``removed.jsonl``."""
 
     rule: str
     evidence: str

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, positive
+from data_preprocessing.command import Made, check_positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_command, run_model_stage, stage_parser
@@ -127,7 +127,7 @@ def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 
 def run(options: argparse.Namespace) -> Made:
     """Ask and write. Returns the report and the parquet files."""
-    positive(options, "solutions")
+    check_positive(options, "solutions")
     settings = {"solutions": options.solutions}
     schema, dialogue = partial(add_to_extra, fields=FIELDS), partial(voting, **settings)
     return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)

@@ -140,7 +140,7 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     assert report["contamination"] == [given_away]
     assert "nothing is wrong" in capsys.readouterr().out
     text = (out / "report.md").read_text()
-    assert text.startswith("# GSM8K and MATH\n") and "█" in text and "| openai/gsm8k test | numbers | 1 | 1 |" in text
+    assert text.startswith("# GSM8K and MATH\n") and "| openai/gsm8k test | numbers | 1 | 1 |" in text
     assert "not compared with math500: " in text and "Nine sheep eat 27 bales" in text and "nowhere" not in text
 
 

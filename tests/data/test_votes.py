@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import SelectionRule, reason_against, select
+from data_preprocessing.selection import SelectionRule, find_reason, select
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
@@ -92,8 +92,8 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
     ],
 )
 def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
-    found = reason_against(given_votes, SelectionRule(**settings))
-    assert (found and found[0]) == reason
+    found = find_reason(given_votes, SelectionRule(**settings))
+    assert (found and found.rule) == reason
 
 
 counts = st.integers(1, 9).flatmap(
@@ -107,4 +107,4 @@ def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
     one = votes(solvable, agreeing, matching, matches, of)
     loose = SelectionRule("model", *shares)
     strict = SelectionRule("model", *(min(1.0, share + more) for share in shares))
-    assert reason_against([one], loose) is None or reason_against([one], strict) is not None
+    assert find_reason([one], loose) is None or find_reason([one], strict) is not None
