@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     about, metavar = "problems of last_digit_chain", "SPLIT=NUMBER"
     top.add_argument("--generated-rows", nargs="+", type=_count, default=[], metavar=metavar, help=about)
     top.add_argument("--seed", type=int, default=0, help="of generated problems (default: 0)")
-    top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a part, the unit of resuming")
+    top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a row group")
     return top
 
 

@@ -39,18 +39,15 @@ def response(answer):
     ("response", "ability", "rule"),
     [
         (GOOD, "math", None),
-        (CODE, "code", None),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: OUTPUT"), "math", None),
         (GOOD.replace("\\boxed{7}", "option B"), "choice", None),
         ("The answer is \\boxed{7}.", "math", "no_action"),
         ("Sure!\n" + GOOD, "math", "preamble"),
         (GOOD.replace("ADVANCE", "PONDER"), "math", "unknown_action"),
-        (GOOD.replace("ASSESS", "VERIFY"), "math", "wrong_start"),
         (GOOD.partition("[OUTPUT]\n")[0], "math", "wrong_end"),
         (GOOD.replace("[ADVANCE]\n\n#", "[OUTPUT]\n\n#"), "math", "wrong_end"),
         (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
         (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
-        (GOOD.replace("Next action: [OUTPUT]\n", ""), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math", "next_action"),
         (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math", "no_answer"),
@@ -84,7 +81,6 @@ def test_what_is_written_is_read_back(steps, option):
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("", "no_answer_line"),
         (CHAIN.replace("#### 1", "#### 2"), "no_answer_line"),
         (CHAIN + "\nI hope that helps.", "no_answer_line"),
         (CHAIN.replace("[2]", "[3]"), "no_chain"),
@@ -121,10 +117,8 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         ({"problem": "P", "solution": r"So \boxed{5}."}, "5"),
         ({"problem": "P", "expected_answer": "7"}, "7"),
         ({"question": "P", "answer": "Half.\n#### 1,200"}, "1200"),
-        ({"instruction": "P", "answer": "12"}, "12"),
         ({"problem": "P", "answer": "Because of the reasons given above, it is as it is and no other way."}, None),
         ({"problem": "P"}, None),
-        ({"problem": "P", "answer": None}, None),
     ],
 )
 def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):

@@ -77,14 +77,11 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
     [
         ([], {}, "no_votes"),
         ([votes()], {}, None),
-        ([votes(solvable=3, agreeing=3)], {}, None),
         ([votes(solvable=2, agreeing=2)], {}, "unsolvable"),
-        ([votes(agreeing=2, matching=2)], {}, "disagreement"),
         ([votes(0, 0, 0, False)], {"min_solvable": 0, "min_agreement": 0}, "disagreement"),
         # Solvable by agreement: what the others say does not matter.
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0}, "unsolvable"),
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0, "solvable_by": "agreement"}, None),
-        ([votes(matching=0, matches=False)], {}, "mismatch"),
         ([votes(agreeing=4, matching=4)], {"min_match": 0.9}, "mismatch"),
         ([votes(), votes(matching=0, matches=False, model="n")], {}, "mismatch"),
         ([votes(), votes(matching=0, matches=False, model="n")], {"models": "any"}, None),
