@@ -127,6 +127,8 @@ class _Programs:
         return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self._options.seconds_per_problem)
 
     def __enter__(self) -> "_Programs":
+        # What the sandbox could not judge is tried again.
+        self._store.keep(lambda row: not row["grader_failure"])
         self._stack.enter_context(self._store)
         return self
 

@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.stages import LISTED, Changed, Removal, Result, Rule, RuleStage, Stage, one_of, search
+from data_preprocessing.stages import LISTED, Changed, Removal, Result, Rule, RuleStage, Stage, search
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -85,7 +85,7 @@ CODE_ALWAYS = ("unreadable_tests",)
 class CodeRules(RuleStage):
     """Which rules remove training problems; some always apply."""
 
-    rules: Annotated[tuple[Annotated[str, one_of(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)
+    rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
     name, title, of = "code_rules", "the rule filter of code", (CodeProblem,)
     table, always = CODE_RULES, CODE_ALWAYS

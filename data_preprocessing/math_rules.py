@@ -9,11 +9,11 @@ PRIME's data (arXiv 2502.01456, section on data), whose published script looks f
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stages import AROUND, LISTED, Rule, RuleStage, one_of, search, show_around
+from data_preprocessing.stages import AROUND, LISTED, Rule, RuleStage, search, show_around
 
 MAX_CHARACTERS = 20_000
 
@@ -128,7 +128,7 @@ MATH_ALWAYS = ("no_answer",)
 class MathRules(RuleStage):
     """Which rules remove training problems; some always apply."""
 
-    rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
+    rules: Annotated[tuple[Literal[tuple(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)  # type: ignore[valid-type]
 
     name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
     table, always = MATH_RULES, MATH_ALWAYS

@@ -145,35 +145,26 @@ def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
 def describe(
     tasks: Sequence[Task], rows: Sequence[tuple[Place, str, str]], counts: Counts, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the report; ``rows`` are places, groups and outputs."""
-    labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    """Return the report; ``rows`` are places, groups and outputs. ``written`` has labels by output."""
+    written: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     sides: dict[str, set[str]] = defaultdict(set)
     for place, group, output in rows:
-        labels[place.task.name][output][place.task.label(place.problem.gold)] += 1
+        written[place.task.name][output][place.task.label(place.problem.gold)] += 1
         sides[group].add(output)
     chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
-    described = {}
-    for task in tasks:
-        written = {
-            output: {
-                "rows": found.total(),
-                "labels": dict(sorted(found.items())),
-                "majority": round(max(found.values()) / found.total(), 4),
-            }
-            for output, found in sorted(labels[task.name].items())
-        }
-        described[task.name] = {
-            "published": sum(task.source.rows.values()) or None,
-            "read": counts.read[task.name],
-            "bad": counts.bad[task.name].total(),
-            "bad_by_reason": dict(counts.bad[task.name].most_common(20)),
-            "duplicates_merged": counts.merged[task.name],
-            "contradictory_dropped": counts.contradictory[task.name],
-            "written": written,
-        }
     return {
         "options": {name: getattr(options, name) for name in chosen},
-        "tasks": described,
+        "tasks": {
+            task.name: {
+                "published": sum(task.source.rows.values()) or None,
+                "read": counts.read[task.name],
+                "bad": dict(counts.bad[task.name].most_common()),
+                "duplicates_merged": counts.merged[task.name],
+                "contradictory_dropped": counts.contradictory[task.name],
+                "written": written[task.name],
+            }
+            for task in tasks
+        },
         "groups": len(sides),
         "largest_group": max(Counter(group for _, group, _ in rows).values()),
         "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
@@ -257,10 +248,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
     def shown(report: Mapping[str, Any], _: list[Path]) -> int:
         for name, found in report["tasks"].items():
-            written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
+            written = ", ".join(f"{output} {labels.total()}" for output, labels in sorted(found["written"].items()))
             published, read = found["published"], found["read"]
             of = f" ({published} were published)" if published not in (None, read) else ""
-            print(f"{name}: {read} rows{of}, {found['bad']} bad, {written}")
+            print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
         return 0
 
     return finish("numeric_reasoning", lambda: run(options), shown)

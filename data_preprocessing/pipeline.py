@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
+from pydantic import BeforeValidator, PositiveInt, TypeAdapter
 
 from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
@@ -95,8 +95,6 @@ class PipelineSettings:
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
-    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
-    generated_rows: Mapping[Split, PositiveInt] = field(default_factory=dict)
     chunk_rows: PositiveInt = 5_000
     validate: ValidateSettings | None = None
 
@@ -150,9 +148,7 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
     inputs = [
         rows
         for name, given in settings.sources.items()
-        for rows in find_splits(
-            SOURCES[name], given.input, settings.data_dir, given.splits, settings.generated_rows, settings.seed
-        )
+        for rows in find_splits(SOURCES[name], given.input, settings.data_dir, given.splits)
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
@@ -255,7 +251,7 @@ def _report(
     ]
     return {
         "title": settings.title,
-        "settings": {"system_prompt": system, "seed": settings.seed, "stages": stages},
+        "settings": {"system_prompt": system, "stages": stages},
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),

@@ -15,7 +15,6 @@ from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
 Raw = Mapping[str, Any] | BadRow
 Numbered = Iterator[tuple[int, Raw]]
-GENERATED_ROWS = {"train": 8192, "validation": 256, "test": 2000}
 T = TypeVar("T")
 TRAIN_TEST = {"train": "train", "test": "test"}
 
@@ -62,8 +61,6 @@ class Source:
         hub: id on the Hugging Face hub; empty if it is not there. ``config`` and ``hub_splits`` are its own there.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
-        generate: makes rows from a split, a count and a seed instead.
-        bare: the policy sees the problem and nothing else: neither system prompt nor suffix.
         id_column: names the problem; a second row with the same name is bad.
         joined: makes problems from sets that repeat a problem in several rows.
     """
@@ -78,8 +75,6 @@ class Source:
     hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
     hub_files: Mapping[str, str] = field(default_factory=dict)
     local: Mapping[str, str] = field(default_factory=dict)
-    generate: Callable[[str, int, int], Iterator[Mapping[str, Any]]] | None = None
-    bare: bool = False
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
@@ -95,8 +90,7 @@ class Source:
 
     def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
         """Turn a problem into a row of RL with this system message (none if it is empty)."""
-        bare = [{"role": "user", "content": problem.problem}]
-        prompt = bare if self.bare else messages(problem.statement(), problem.ability, system)
+        prompt = messages(problem.statement(), problem.ability, system)
         extra = {"split": problem.split, "index": problem.index}
         return rl_row(problem.data_source, prompt, problem.ability, problem.ground_truth(), extra)
 
@@ -107,20 +101,16 @@ def by_name(*sources: Source) -> dict[str, Source]:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The rows of a split of a source, not yet read: of the file ``path``, ``count`` generated ones, or the hub's."""
+    """The rows of a split of a source, not yet read: of the file ``path``, or the hub's."""
 
     source: Source
     split: str
     path: Path | None = None
-    count: int = 0
-    seed: int = 0
 
     @property
     def name(self) -> str:
         """The file, or where else the rows come from, without the folders of this machine."""
-        if self.path is None:
-            return self.source.hub or "generated"
-        return "/".join(self.path.parts[-2:]).lstrip("/")
+        return self.source.hub if self.path is None else "/".join(self.path.parts[-2:]).lstrip("/")
 
     def rows(self) -> Numbered:
         """Yield numbers from 1 and rows. Raises SourceError: they cannot be read."""
@@ -128,8 +118,6 @@ class SplitRows:
         rows: Numbered
         if self.path is not None:
             rows = read_source(self.path)
-        elif source.generate is not None:
-            rows = enumerate(source.generate(self.split, self.count, self.seed), start=1)
         else:
             rows = hub_rows(source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split))
         return rows if source.joined is None else source.joined(rows)
@@ -140,10 +128,8 @@ def find_splits(
     files: Mapping[Any, Path],
     data_dir: Path | None,
     splits: Sequence[str],
-    generated_rows: Mapping[Any, int],
-    seed: int,
 ) -> list[SplitRows]:
-    """Return the splits of a source: those of ``files``, else below ``data_dir``, else generated or on the hub.
+    """Return the splits of a source: those of ``files``, else below ``data_dir``, else on the hub.
 
     A file of the split ``all`` is for training. Without ``splits`` all are returned.
 
@@ -155,9 +141,6 @@ def find_splits(
         if len(named) < len(files):
             raise SourceError(f"--input {source.name}=FILE and {source.name}:train=FILE are the same")
         found = [SplitRows(source, split, path) for split, path in named.items()]
-    elif source.generate is not None:
-        counts = generated_rows or GENERATED_ROWS
-        found = [SplitRows(source, split, count=count, seed=seed) for split, count in counts.items()]
     elif data_dir is not None:
         found = [SplitRows(source, split, data_dir / local) for split, local in source.local.items()]
     else:

@@ -27,7 +27,7 @@ from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import Row, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Outcome, Row, problem_of, run_command, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
@@ -215,8 +215,8 @@ def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
     return None
 
 
-def rewriting(row: Row, model: str, tries: int) -> Dialogue[list[Row] | Removal]:
-    """The dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
+def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
+    """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
     problem, gold = problem_of(row), row["reward_model"]["ground_truth"]
     choice = read_options(problem)
     if choice is None:
@@ -231,14 +231,6 @@ def rewriting(row: Row, model: str, tries: int) -> Dialogue[list[Row] | Removal]
     refers = _REFERS.search(choice.stem)
     if refers is not None:
         return Removal("refers_to_options", refers[0])
-    found = yield from _asked(problem, choice, gold, tries)
-    if isinstance(found, Removal):
-        return found
-    return _rewritten(row, found, gold)
-
-
-def _asked(problem: str, choice: Choice, gold: str, tries: int) -> Dialogue[str | Removal]:
-    """The open question, or the reason of the last answer for having none."""
     removal = Removal("malformed", "")
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
     for attempt in range(tries):
@@ -253,13 +245,13 @@ def _asked(problem: str, choice: Choice, gold: str, tries: int) -> Dialogue[str 
             return Removal("needs_options", why)
         fault = unfaithful(choice, gold, question)
         if fault is None:
-            return question
+            return _replace_question(row, question, gold)
         removal = Removal("unfaithful", f"{fault}: {question}")
     return removal
 
 
-def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
-    """The row with the open question, if the rules of all other problems let it pass."""
+def _replace_question(row: Row, question: str, gold: str) -> Outcome:
+    """Return the row with the open question, if the rules of all other problems let it pass."""
     split, index = row["extra_info"]["split"], row["extra_info"]["index"]
     problem = MathProblem(row["data_source"], split, index, question, "", gold)
     removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, without_drawings(question))
@@ -275,14 +267,8 @@ def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
     check_positive(options, "tries")
     settings = {"tries": options.tries}
-    return run_model_stage(
-        options,
-        partial(rewriting, **settings),
-        title="Multiple choice to open questions",
-        rules=RULES,
-        settings=settings,
-        first=options.merge,
-    )
+    title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
+    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings, first=options.merge)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Math problems in verl's RL schema, filtered and checked: GSM8K, MATH, NuminaMath-CoT, the quickstart's task.
+"""Math problems in verl's RL schema, filtered and checked: GSM8K, MATH, NuminaMath-CoT.
 
     python -m data_preprocessing.rl_data --sources gsm8k math --data-dir DATA --output-dir data/math
     python -m data_preprocessing.rl_data --sources numina --input numina=my_set.jsonl --output-dir data/mine
-    python -m data_preprocessing.rl_data --sources last_digit_chain --generated-rows train=8192 --output-dir data/chain
 
 The plain case of ``data_preprocessing.pipeline``, which says what is written: sources from the command line, and the
 rules of math as the only stage. Without --data-dir and --input the rows come from the Hugging Face hub.
@@ -35,19 +34,9 @@ def run(options: argparse.Namespace) -> Made:
         stages={MathRules.name: MathRules(rules)},
         data_dir=options.data_dir,
         system_prompt=options.system_prompt,
-        seed=options.seed,
-        generated_rows=dict(options.generated_rows),
         chunk_rows=options.chunk_rows,
     )
     return pipeline.run(settings, options.output_dir, workers=options.workers, strict=options.strict)
-
-
-def _count(word: str) -> tuple[str, int]:
-    """``split=number``."""
-    split, _, number = word.partition("=")
-    if split not in OUTPUTS or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{word} must be SPLIT=NUMBER with {', '.join(OUTPUTS)}")
-    return split, int(number)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,9 +52,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rules", nargs="*", choices=list(MATH_RULES), default=list(MATH_RULES), help=about)
     about = "actions: the seven actions and the form of a response (default); none; or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
-    about, metavar = "problems of last_digit_chain", "SPLIT=NUMBER"
-    top.add_argument("--generated-rows", nargs="+", type=_count, default=[], metavar=metavar, help=about)
-    top.add_argument("--seed", type=int, default=0, help="of generated problems (default: 0)")
     top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a row group")
     return top
 

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
 from tqdm import tqdm
 
 from data_preprocessing.problems import Problem
@@ -202,17 +202,6 @@ def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: Proble
         if evidence is not None:
             return Removal(name, evidence)
     return None
-
-
-def one_of(table: Mapping[str, Rule]) -> AfterValidator:
-    """Return the check of a rule's name in settings."""
-
-    def check(name: str) -> str:
-        if name not in table:
-            raise ValueError(f"must be one of {', '.join(table)}")
-        return name
-
-    return AfterValidator(check)
 
 
 class RuleStage(Stage):

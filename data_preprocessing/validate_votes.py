@@ -129,7 +129,8 @@ def run(options: argparse.Namespace) -> Made:
     """Ask and write. Returns the report and the parquet files."""
     check_positive(options, "solutions")
     settings = {"solutions": options.solutions}
-    schema, dialogue = partial(add_to_extra, fields=FIELDS), partial(voting, **settings)
+    schema = partial(add_to_extra, fields=FIELDS)
+    dialogue = partial(voting, **settings)
     return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
 
 

@@ -12,7 +12,7 @@ from data_preprocessing.rewrite_choice import (
     option_named,
     parsed,
     read_options,
-    rewriting,
+    rewrite,
     unfaithful,
 )
 from data_preprocessing.stages import Removal
@@ -113,7 +113,7 @@ def said(*answers):
 
 def test_the_gold_answer_becomes_the_text_of_its_option():
     row = rl_row(SQUARE, gold="C", suffix=MATH_SUFFIX)
-    (new,), asked = conversed(rewriting(row, "m", tries=3), said(GOOD))
+    (new,), asked = conversed(rewrite(row, "m", tries=3), said(GOOD))
     assert new["reward_model"] == {"style": "rule", "ground_truth": "28"}
     assert new["prompt"][0] == {"role": "system", "content": "S"}
     assert new["prompt"][1]["content"] == "A square has area 49. What is its perimeter?" + MATH_SUFFIX
@@ -138,6 +138,6 @@ COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
-    removal, asked = conversed(rewriting(row, "m", 2), said(*answers))
+    removal, asked = conversed(rewrite(row, "m", 2), said(*answers))
     assert isinstance(removal, Removal) and removal.rule == rule
     assert len(asked) == questions

@@ -50,7 +50,7 @@ def test_words_go_over_the_file_and_null_leaves_out():
     [
         ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
         ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold must "),
-        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules.0 must be one of giant"),
+        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules.0 must be 'giant'"),
         ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks.0 must be all or one of"),
         ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
         ("chunk_row=3", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
