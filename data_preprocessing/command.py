@@ -3,6 +3,7 @@
 
 import argparse
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.task import SPLITS
 from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import command
+from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.sources import UnknownSource
 
 Made = tuple[dict[str, Any], list[Path]]
@@ -75,13 +76,24 @@ def check_positive(options: argparse.Namespace, *names: str) -> None:
             raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
 
 
-def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
-    """Run a command that makes rows, say what became of each source, and end with ``then``.
+def run_program(program: str, work: Callable[[], int]) -> int:
+    """Run the work of a program. Returns its exit code; 2 after one line for an error, 130 after Ctrl-C."""
+    try:
+        return work()
+    except (SourceError, RunError, BackendError, UnknownSource, TaskError, OSError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; finished answers and verdicts are kept", file=sys.stderr)
+        return 130
 
-    ``run`` returns the report and the files, ``then`` the exit code, which is 2 after an error and 130 after Ctrl-C.
+
+def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
+    """Run a program that makes rows, say what became of each source, and end with ``then``.
+
+    ``run`` returns the report and the files, ``then`` the exit code.
     """
 
-    @command(program, SourceError, BackendError, UnknownSource, TaskError, OSError)
     def work() -> int:
         report, paths = run()
         for found in report.get("sources", ()):
@@ -90,4 +102,4 @@ def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, A
             print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")
         return then(report, paths)
 
-    return work()
+    return run_program(program, work)

@@ -111,7 +111,7 @@ def run_stage(
         options: of :func:`stage_parser`.
         work: returns for every row of a chunk the rows that come of it, or why it is removed.
         title: of the report.
-        rules: why rows are removed, in the order of the funnel.
+        rules: why rows are removed, in the order of the report.
         settings: for the report.
         schema: returns the schema of the output of a file.
         parse: turns what a file has at a number into a row.
@@ -119,15 +119,13 @@ def run_stage(
         chunk_rows: rows of a chunk.
     """
     outputs = name_outputs(options.input, options.output_dir, first)
-    schemas = {path: schema(path) for path in options.input}
     before = [] if first is None else [first]
     written = {}
     with unfinished(options.output_dir) as hidden:
         with Tally(hidden, [title]) as tally:
             for path in options.input:
-                with RowWriter(
-                    hidden / outputs[path].name, unify([*(schema(one) for one in before), schemas[path]])
-                ) as writer:
+                output_schema = unify([schema(one) for one in (*before, path)])
+                with RowWriter(hidden / outputs[path].name, output_schema) as writer:
                     for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
                         if isinstance(row, BadRow):
                             raise SourceError(f"{first} row {number}: {row}")

@@ -29,15 +29,14 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from tqdm import tqdm
 
-from data_preprocessing.command import build_parser
+from data_preprocessing.command import build_parser, run_program
 from data_preprocessing.grading import Judges
 from data_preprocessing.report import table
 from prime_ext.tasks.cells import held, is_whole
 from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import command
-from prime_ext.verifiers.sources import UnknownSource, register_source
+from prime_ext.verifiers.sources import register_source
 
 # Tests of programs are large.
 BATCH = 256
@@ -267,12 +266,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-@command("validate", SourceError, UnknownSource)
 def main(words: Sequence[str] | None = None) -> int:
     top = parser()
     options = top.parse_args(words)
     if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
+    return run_program("validate", lambda: check_files(options))
+
+
+def check_files(options: argparse.Namespace) -> int:
+    """Check and print. Returns the exit code."""
     for module in options.modules:
         try:
             importlib.import_module(module)
