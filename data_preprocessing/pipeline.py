@@ -162,13 +162,13 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
                 chunks = apply_stage(stage, chunks, tally, state)
             if MathRules.name in settings.stages:
                 choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
-                tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(_rl_row(problem, system)) + "\n")
+                tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(problem.rl_row(system)) + "\n")
             writers: dict[str, pq.ParquetWriter] = {}
             for chunk in show_progress(chunks, "writing"):
                 split = chunk[0].split
                 if split not in writers:
                     writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
-                rows = [_rl_row(problem, system) for problem in chunk]
+                rows = [problem.rl_row(system) for problem in chunk]
                 writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
         report = _report(settings, bool(system), inputs, state, tally)
         if not writers:
@@ -229,10 +229,6 @@ def apply_stage(stage: Stage, chunks: Iterator[Chunk], tally: Tally, state: Run)
             left.append(result)
         if left:
             yield left
-
-
-def _rl_row(problem: Problem, system: str) -> dict[str, Any]:
-    return SOURCES[problem.source].rl_row(problem, system)
 
 
 def _report(

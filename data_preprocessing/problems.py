@@ -30,7 +30,6 @@ class Problem:
     split: str
     index: int
     problem: str
-    source: str = field(default="", kw_only=True)
     file: str = field(default="", kw_only=True)
     row: int = field(default=0, kw_only=True)
 
@@ -47,6 +46,12 @@ class Problem:
     def statement(self) -> str:
         """Return what the policy sees."""
         return self.problem
+
+    def rl_row(self, system: str) -> dict[str, Any]:
+        """Return the row of RL with this system message (none if it is empty)."""
+        prompt = messages(self.statement(), self.ability, system)
+        extra = {"split": self.split, "index": self.index}
+        return rl_row(self.data_source, prompt, self.ability, self.ground_truth(), extra)
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,8 @@ class Source:
         fields, name = self.parse(raw), self.data_source
         if "{source}" in name:
             name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
-        found = {"data_source": name, "split": split, "index": index, "source": self.name, **place, **fields}
+        found = {"data_source": name, "split": split, "index": index, **place, **fields}
         return self.kind(**found)  # type: ignore[no-any-return]
-
-    def rl_row(self, problem: Problem, system: str) -> dict[str, Any]:
-        """Turn a problem into a row of RL with this system message (none if it is empty)."""
-        prompt = messages(problem.statement(), problem.ability, system)
-        extra = {"split": problem.split, "index": problem.index}
-        return rl_row(problem.data_source, prompt, problem.ability, problem.ground_truth(), extra)
 
 
 def by_name(*sources: Source) -> dict[str, Source]:
