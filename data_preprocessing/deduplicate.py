@@ -51,8 +51,9 @@ def _key(data: bytes, space: bytes) -> int:
 
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
-    """The keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
-    values = signature(_shingles(text, settings), settings).hashvalues.reshape(settings.bands, settings.rows)
+    """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
+    form = shingles(normal_form(text, settings.mask_numbers), settings.shingle)
+    values = signature(form, settings).hashvalues.reshape(settings.bands, settings.rows)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
     ngrams = word_ngrams(normal_form(text, False), settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]

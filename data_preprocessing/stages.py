@@ -88,7 +88,7 @@ class Workers:
         try:
             for kept, sent in items:
                 waiting.append((kept, self._pool.submit(work, sent)))
-                if len(waiting) > 2 * self._n:
+                if len(waiting) > self._n:
                     kept, future = waiting.popleft()
                     yield kept, future.result()
             for kept, future in waiting:
