@@ -30,12 +30,14 @@ class RunError(ValueError):
 def command(name: str, *wrong: type[Exception]) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130."""
 
+    caught: tuple[type[Exception], ...] = (RunError, *wrong)
+
     def decorate(main: Callable[..., int]) -> Callable[..., int]:
         @wraps(main)
         def run(*words: Any) -> int:
             try:
                 return main(*words)
-            except (RunError, *wrong) as error:
+            except caught as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
