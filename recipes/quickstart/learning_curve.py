@@ -10,12 +10,14 @@ from matplotlib.ticker import PercentFormatter
 
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_mean, draw_smoothed, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, series
+from recipes.studies.report import Method, read_study
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 SMOOTHING_STEPS = 10
-# The methods of recipes/compare_variants, and the colours of their kept runs, which are drawn behind the run.
-METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
-BEHIND = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
+COMPARISON = read_study("comparison")
+LABELS: dict[str, str] = COMPARISON["labels"]
+# Colors of the stored runs of that study.
+STORED = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
 
 
 def validation_key(metrics: Mapping[int, Mapping[str, float]]) -> str | None:
@@ -25,7 +27,7 @@ def validation_key(metrics: Mapping[int, Mapping[str, float]]) -> str | None:
 
 
 def plot_learning_curve(
-    path: Path, metrics: Mapping[int, Mapping[str, float]], before: dict, after: dict, comparison: dict | None = None
+    path: Path, metrics: Mapping[int, Mapping[str, float]], before: dict, after: dict, stored: Mapping[str, Method]
 ) -> None:
     """Write the picture.
 
@@ -33,20 +35,21 @@ def plot_learning_curve(
         path: file to write.
         metrics: by step.
         before, after: what ``evaluate.py`` wrote for the warm-started and the trained policy.
-        comparison: kept runs of other methods on the same task, as ``recipes.compare_variants`` writes them.
+        stored: methods of the study ``comparison``, drawn in the same picture; may be empty.
     """
     figure, axes = new_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]
     last = max(metrics)
     mean = f"(mean of {SMOOTHING_STEPS} steps)"
     draw_smoothed(top, *series(metrics, TRAIN_ACCURACY), BLUE, label=f"training rollouts, before the filter {mean}")
-    if comparison is not None:
-        for method, colour in BEHIND.items():
-            runs = list(comparison["runs"][method].values())
-            values_RS = np.array([run["accuracy_temperature_1"] for run in runs])
-            name = METHODS[method] + (", the default" if method == "distilled" else "")
-            label = f"{name}: {len(runs)} kept runs, held out"
-            draw_mean(top, comparison["steps"], values_RS, colour, label, linestyle="--", linewidth=1.6)
+    for method, colour in STORED.items() if stored else ():
+        # The points that all runs have are the evaluations; the others are interpolated.
+        curves = [run["curve"] for run in stored[method].runs.values()]
+        steps = sorted(set.intersection(*(set(curve["steps"]) for curve in curves)))
+        values_RS = np.array([np.interp(steps, curve["steps"], curve["accuracy"]) for curve in curves])
+        name = LABELS[method] + (", the default" if method == "distilled" else "")
+        label = f"{name}: {len(curves)} stored runs, held out"
+        draw_mean(top, steps, values_RS, colour, label, linestyle="--", linewidth=1.6)
     if (key := validation_key(metrics)) is not None:
         validation = series(metrics, key)
         top.plot(*validation, color=GREY, marker=".", linewidth=1.2, label="validation problems, during training")
