@@ -196,7 +196,12 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
         started.append((knobs["SEED"], command[-1]))
         if knobs["SEED"] == "1":
             raise RuntimeError("the end of its log")
-        row = {"timing_s/step": 3.0, "timing_s/testing": 1.0, "prime/filter/examined": 6}
+        row = {
+            "timing_s/step": 3.0,
+            "timing_s/save_checkpoint": 1.0,
+            "timing_s/testing": 9.0,
+            "prime/filter/examined": 6,
+        }
         lines = [json.dumps({"step": step, "data": row | {PAIR_ACCURACY: step / 10}}) for step in (1, 2)]
         run.mkdir(parents=True)
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
