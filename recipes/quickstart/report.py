@@ -7,7 +7,6 @@ Reads from the run folder: ``settings.txt``, ``metrics.jsonl`` (verl's file logg
 ``seconds.tsv``, ``sft/``, ``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -16,7 +15,7 @@ from tqdm import tqdm
 from prime_ext.config.variant import variant_line
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from recipes.quickstart.evaluate import load_model, load_problems, respond
-from recipes.quickstart.learning_curve import COMPARISON, LABELS, plot_learning_curve
+from recipes.quickstart.learning_curve import LABELS, StoredRuns, plot_learning_curve, read_stored_runs
 from recipes.quickstart.process_scores import ScoredResponse, score_response, step_statistics
 from recipes.quickstart.transcripts import render
 from recipes.run_statistics import (
@@ -28,7 +27,6 @@ from recipes.run_statistics import (
     versions,
     write_mean,
 )
-from recipes.studies.report import Method, read_results
 
 STATISTICS_PROBLEMS = 500
 # Settings of the task that the stored runs of the study `comparison` share.
@@ -83,7 +81,7 @@ def report(run_dir: Path) -> dict:
     write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
     same_task = all(settings.get(name, value) == value for name, value in OF_THE_TASK.items())
-    stored = read_results(COMPARISON) if same_task else {}
+    stored = read_stored_runs() if same_task else {}
     plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, stored)
 
     scored = score_policies(run_dir, beta=beta, seed=seed)
@@ -114,9 +112,9 @@ def report(run_dir: Path) -> dict:
     return summary
 
 
-def compare_method(name: str, stored: Mapping[str, Method]) -> str:
+def compare_method(name: str, stored: StoredRuns) -> str:
     """Say what a stored method reaches on this task, and what a step of it costs."""
-    ends, baseline = ([run["end"] for run in stored[method].runs.values()] for method in (name, "rloo"))
+    ends, baseline = ([run["end"] for run in stored[method]] for method in (name, "rloo"))
     accuracy = write_mean([end["accuracy"] for end in ends], 100, 1)
     cost = sum(end["seconds_per_step"] for end in ends) / sum(end["seconds_per_step"] for end in baseline)
     return f"{LABELS[name]:<20} {accuracy} % ({len(ends)} seeds), {cost:.2f} times RLOO's seconds a step"
