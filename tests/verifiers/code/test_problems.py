@@ -87,7 +87,7 @@ def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
     tests = parse_test_cases({"test": script})
     assert tests.entry_points == ("Solution",)
     assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
-    assert tests.alone(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
+    assert tests.isolate(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
 
 
 @pytest.mark.parametrize("prompt", ["def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""])
