@@ -59,7 +59,9 @@ def test_a_task_says_where_its_rows_are(monkeypatch, tmp_path):
 
     monkeypatch.setattr("prime_ext.tasks.task_rows.web_file", fails)
     task = load_task("mbpp")
-    source = dataclasses.replace(task.source, hub=None, files={}, url={"test": ("https://example.org/rows.jsonl",)})
+    source = dataclasses.replace(
+        task.source, hub=None, files={}, origin="", url={"test": ("https://example.org/rows.jsonl",)}
+    )
     task = dataclasses.replace(task, source=source)
     with pytest.raises(NoData, match="^mbpp: https://example.org/rows.jsonl cannot be fetched"):
         load_problems(task)

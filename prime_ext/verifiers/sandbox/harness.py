@@ -21,7 +21,7 @@ from typing import Any
 from prime_ext.verifiers.sandbox import prelude
 
 # Functions below keep this copy: a program that patches built-ins does not change what they call.
-__builtins__ = dict(vars(builtins))
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 # The descriptors of a child, in the order in which they are sent and under the numbers that they get.
 STDIN, STDOUT, STDERR, PAYLOAD, RESULT = DESCRIPTORS = range(5)

@@ -113,14 +113,21 @@ def _run_ordinary_program() -> None:
 
 def _try_all(outside: str, server: int) -> dict[str, bool]:
     """Return which protections hold, in a confined child. ``outside`` is a file that it must not reach."""
-    files = (lambda: _read(outside), lambda: _write(outside), lambda: _write(outside + "-new"))
-    calls = (
+    files: tuple[Callable[[], Any], ...] = (
+        lambda: _read(outside),
+        lambda: _write(outside),
+        lambda: _write(outside + "-new"),
+    )
+    calls: tuple[Callable[[], Any], ...] = (
         _fork,
         socket.socket,
         lambda: os.kill(server, 0),
         lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
     )
-    limits = (lambda: bytearray(_LIMITS.memory_bytes + 1), lambda: _write("large", _LIMITS.output_bytes + 1))
+    limits: tuple[Callable[[], Any], ...] = (
+        lambda: bytearray(_LIMITS.memory_bytes + 1),
+        lambda: _write("large", _LIMITS.output_bytes + 1),
+    )
     _run_ordinary_program()
     return {
         "works": True,
