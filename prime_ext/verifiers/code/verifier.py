@@ -84,28 +84,16 @@ class CodeVerifier:
         self.sandbox = sandbox if sandbox is not None else Sandbox(self.limits)
         self.seconds_per_problem = seconds_per_problem
 
-    def with_limits(self, seconds: float | None = None, seconds_per_problem: float | None = None) -> "CodeVerifier":
-        """This verifier, in the same sandbox, with other limits of time; None leaves one as it is.
-
-        Raises:
-            ValueError: a limit is not positive.
-        """
-        return CodeVerifier(
-            self.sandbox,
-            limits=self.limits if seconds is None else replace(self.limits, seconds=seconds),
-            seconds_per_problem=self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem,
-        )
-
     def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """Return the verdict on the program in a response.
 
         ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
-        passed tests over all tests, each run on its own.
+        passed tests over all tests.
 
         Raises:
-            ValueError: unknown reward name. Malformed tests are no exception but a failed grader.
+            ValueError: unknown reward name. Malformed tests are not an exception but a failed grader.
         """
-        return self.submit(response, test_cases, reward=reward).result()
+        return self.submit_program(extract_program(response), test_cases, reward=reward).result()
 
     async def averify(
         self,
@@ -116,21 +104,25 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop, and with the limits of :meth:`with_limits`."""
-        verifier = self.with_limits(seconds, seconds_per_problem)
-        return await asyncio.wrap_future(verifier.submit(response, test_cases, reward=reward))
+        """As :meth:`verify`, without blocking the event loop; limits of time that are not None replace the verifier's.
+
+        Raises:
+            ValueError: unknown reward name, or a limit is not positive.
+        """
+        limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
+        per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
+        verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
+        return await verifier.averify_program(extract_program(response), test_cases, reward=reward)
 
     def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """Return the verdict on a program that is already without its response."""
+        """Return the verdict on a program without a response around it."""
         return self.submit_program(program, test_cases, reward=reward).result()
 
-    async def averify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
+    async def averify_program(
+        self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
+    ) -> Verdict:
         """As :meth:`verify_program`, without blocking the event loop."""
         return await asyncio.wrap_future(self.submit_program(program, test_cases, reward=reward))
-
-    def submit(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> "Future[Verdict]":
-        """Start a verification and return its future."""
-        return self.submit_program(extract_program(response), test_cases, reward=reward)
 
     def submit_program(
         self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"

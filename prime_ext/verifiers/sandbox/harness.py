@@ -8,14 +8,17 @@ docs/reference/verifiers.md lists what protects it and what does not.
 
 import atexit
 import builtins
-import json
 import marshal
 import os
-import signal
 import sys
 import traceback
 import types
 from collections.abc import Callable
+
+# By name: a program that patches json, os or signal does not change what reports and times its tests.
+from json import dumps
+from os import write
+from signal import ITIMER_REAL, setitimer
 from typing import Any
 
 from prime_ext.verifiers.sandbox import prelude
@@ -66,9 +69,9 @@ def _run(code: str, name: str, names: dict[str, Any]) -> None:
 
 
 def _report(message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode() + b"\n"
+    data = dumps(message).encode() + b"\n"
     while data:
-        data = data[os.write(RESULT, data) :]
+        data = data[write(RESULT, data) :]
 
 
 # ---- ending as Python does ------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ def _load(context: str, program: str, names: dict[str, Any]) -> None:
 
 def _attempt(action: Callable[[], object], seconds: float) -> tuple[str, str]:
     """Return the outcome and a text. If the time is used up, the alarm ends the process."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    setitimer(ITIMER_REAL, seconds)
     try:
         action()
     except AssertionError as error:

@@ -59,15 +59,9 @@ class Protection:
 
     def describe(self) -> str:
         """Return one line for logs and for the doctor."""
-        parts = {
-            f"Landlock ABI {self.landlock_abi}": self.files,
-            "system call filter": self.system_calls,
-            "limits": self.limits,
-        }
-        present = ", ".join(name for name, active in parts.items() if active) or "nothing"
-        absent = ", ".join(name for name, active in parts.items() if not active)
-        verdict = "sufficient" if self.sufficient else "NOT sufficient"
-        return f"{verdict}: {present}" + (f"; without {absent}" if absent else "")
+        if self.sufficient:
+            return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"
+        return f"NOT sufficient: {'; '.join(self.missing)}"
 
 
 def _is_refused(attempt: Callable[[], Any]) -> bool:

@@ -207,6 +207,11 @@ CHEATS = {
         "        for k in list(vars(m)):\n            try: setattr(m, k, lambda *a, **k: ('passed', ''))\n            except Exception: pass\n"
         "def answer(n): return 0"
     ),
+    "patched json and os": (
+        "import json, os\nreal, write = json.dumps, os.write\n"
+        "json.dumps = lambda m, **k: real({**m, 'results': [['passed', '']]})\n"
+        "os.write = lambda fd, data: write(fd, data.replace(b'failed', b'passed'))\ndef answer(n): return 0"
+    ),
     "operators that forgive": (
         "class Any:\n    def __sub__(self, other): return 0.0\n    __rsub__ = __add__ = __sub__\n    def __abs__(self): return 0.0\n"
         "    def __float__(self): return 31415926.0\ndef answer(n): return [Any()][0]"
