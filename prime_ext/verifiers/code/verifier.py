@@ -236,7 +236,7 @@ class CodeVerifier:
             failed = _ENDINGS[execution.ending]
         elif execution.exit_code == -signal.SIGALRM:
             failed = _ENDINGS[Ending.TIMEOUT]
-        return _read_report(execution, nonce), failed, execution.seconds
+        return _read_report(execution, nonce, len(tests)), failed, execution.seconds
 
 
 def _require_sandbox(execution: Execution) -> None:
@@ -257,7 +257,7 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
     return None if any(values_agree(value, result) for result in expected) else (Outcome.WRONG, "wrong result")
 
 
-def _read_report(execution: Execution, nonce: str) -> Results | None:
+def _read_report(execution: Execution, nonce: str, number: int) -> Results | None:
     """Return the results in the report of the tests; None if the program left early or wrote a report itself."""
     if not execution.finished:
         return None
@@ -267,7 +267,9 @@ def _read_report(execution: Execution, nonce: str) -> Results | None:
             return None
         if "broken" in report:
             raise GraderFailure(f"the tests themselves fail: {report['broken']}"[:_DETAIL])
-        return [_result(str(outcome), str(text)) for outcome, text in report["results"]]
+        results = [_result(str(outcome), str(text)) for outcome, text in report["results"]]
+        # A report ends with the last of the tests or with a failure.
+        return results if len(results) == number or any(results) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
