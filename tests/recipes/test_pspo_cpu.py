@@ -189,7 +189,7 @@ def measured(outcomes, histogram, geometric):
 
 
 def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp_path):
-    test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85, "ece": 0.02}
+    test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85}
     write_json(tmp_path / "before.json", measured("1010", {"4": 2, "9": 1, "1": 1}, 0.5))
     write_json(tmp_path / "after.json", measured("1110", {"3": 2, "4": 2}, 0.75))
     write_json(tmp_path / "step_rm_honest" / "results.json", {"test": test})
