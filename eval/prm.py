@@ -42,7 +42,7 @@ from eval.prm_scorers import (
     step_scores,
 )
 from eval.store import Row, RunError, command, run_folder
-from prime_ext.generate.model_card import read_description, versions
+from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
