@@ -2,18 +2,13 @@
 """What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
-Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
-``use_fused_kernels`` a choice of each model; and it hides notes that no user can do anything about. verl hides errors
-of entry points; ``python -m prime_ext.doctor`` shows them.
+Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; and it makes
+``use_fused_kernels`` a choice of each model. verl hides errors of entry points; ``python -m prime_ext.doctor`` shows
+them.
 """
 
-from prime_ext.run import quiet
-
-# First: what is imported below warns.
-quiet.install()
-
-from prime_ext.cpu import is_active  # noqa: E402
-from prime_ext.cpu.install import install, install_rollout  # noqa: E402
+from prime_ext.cpu import is_active
+from prime_ext.cpu.install import install, install_rollout
 
 if is_active():
     install()

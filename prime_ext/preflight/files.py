@@ -11,12 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from prime_ext.config.checks import SettingsError, read
-from prime_ext.config.prm_inputs import FIELD, GOLD, OF_ROW, InputSettings, row_text
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, PRMSettings
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
@@ -43,18 +41,16 @@ def _problems(config: DictConfig) -> Iterable[str]:
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
     if pspo is None and config.prm.enable:
         models["prm.model.path"] = config.prm.model.path
-        models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
-        yield from _check_prm(config)
+        yield from _check_tokenizer("prm.model", config.prm.model)
+        yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
+        yield from check_trainable_layers(config)
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
         yield from _check_model(key, path)
-        if key.startswith("prm.") and config.prm.inputs.retokenize:
-            yield from _check_same_vocabulary(key, path, config.prm.model.path, "prm.model.path")
-        else:
-            yield from _check_same_vocabulary(key, path, policy.model.path, "the policy")
+        yield from _check_same_vocabulary(key, path, policy.model.path)
     yield from check_step_rm(config)
     yield from _check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
@@ -215,15 +211,15 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
         yield f"{section}.path: {folder} has no tokenizer; save it beside the weights, or set {section}.tokenizer_path"
 
 
-def _check_same_vocabulary(key: str, path: str | None, other: str, name: str) -> Iterable[str]:
+def _check_same_vocabulary(key: str, path: str | None, other: str) -> Iterable[str]:
     if not path or path == other or not (_has_config(path) and _has_config(other)):
         return
     ours, theirs = Path(path).expanduser(), Path(other).expanduser()
     vocabulary, expected, size = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs), _n_embeddings(ours)
     if vocabulary is not None and expected is not None and vocabulary != expected:
-        yield f"{key}: {path} has another vocabulary than {name} {other}; they must share one tokenizer"
+        yield f"{key}: {path} has another vocabulary than the policy {other}; they must share one tokenizer"
     elif size is not None and expected and size <= max(expected.values()):
-        yield f"{key}: {path} has fewer embeddings than the tokenizer of {name} has tokens"
+        yield f"{key}: {path} has fewer embeddings than the tokenizer of the policy has tokens"
 
 
 def _n_embeddings(folder: Path) -> int | None:
@@ -241,84 +237,6 @@ def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
     if isinstance(vocabulary, list):
         vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
     return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
-
-
-# ---- the PRM -------------------------------------------------------------------------------------------------------
-
-
-def _check_prm(config: DictConfig) -> Iterable[str]:
-    """Its tokenizer and layers, its server, and what it reads in place of the rollouts."""
-    prm = config.prm
-    yield from _check_tokenizer("prm.model", prm.model)
-    yield from check_output_layer("prm.model", prm.model, prm.engine.get("strategy"))
-    yield from check_trainable_layers(config)
-    if prm.server.address is not None:
-        from prime_ext.prm.served_prm import check_server
-
-        try:
-            longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
-            check_server(PRMSettings.of(config).server, longest)
-        except SettingsError as error:
-            yield from error.problems
-    try:
-        inputs = read(InputSettings, OmegaConf.to_container(prm.inputs, resolve=True), "prm.inputs")
-    except SettingsError:
-        # Said with the rest of the section.
-        return
-    if inputs.retokenize:
-        yield from _check_own_tokenizer(prm.model)
-    key = "prm.inputs.template"
-    if config.prime.process.scorer == "answer_likelihood":
-        key, inputs = "prime.process.scorer=answer_likelihood", InputSettings(False, f"{{{GOLD}}}")
-    for of, name in _data_files(config):
-        if of == "data.train_files" and inputs.templates:
-            yield from _check_hints(name, key, inputs, config.data.get("reward_fn_key", "data_source"))
-
-
-def _check_own_tokenizer(model: Any) -> Iterable[str]:
-    from transformers import AutoTokenizer
-
-    path, key = model.tokenizer_path or model.path, "prm.inputs.retokenize=true"
-    if not Path(str(path)).expanduser().is_dir():
-        return
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=bool(model.trust_remote_code))
-    except (OSError, ValueError) as error:
-        yield f"{key}: no tokenizer can be read from {path} ({str(error).splitlines()[0]})"
-        return
-    lacking = {
-        "a fast version, which knows the characters of its tokens": tokenizer.is_fast,
-        "a chat template for the prompts": tokenizer.chat_template,
-        "an end-of-sequence token": tokenizer.eos_token_id is not None,
-    }
-    yield from (f"{key}: the tokenizer of {path} lacks {what}" for what, there in lacking.items() if not there)
-
-
-def _check_hints(name: str, key: str, inputs: InputSettings, source: str) -> Iterable[str]:
-    """Rows of the training data without what their template asks of them."""
-    try:
-        file = _parquet(name)
-    except (OSError, ValueError):
-        # Said of the data.
-        return
-    if file is None:
-        return
-    columns = [source, *inputs.columns]
-    absent = [column for column in columns if column not in file.schema_arrow.names]
-    if absent:
-        yield f"{key} needs the column {absent[0]!r}, which {name} does not have"
-        return
-    total, missing = 0, dict.fromkeys(sorted(inputs.fields), 0)
-    for batch in file.iter_batches(columns=columns):
-        for row in batch.to_pylist():
-            total += 1
-            template = inputs.template_of(str(row[source]))
-            for field in set(FIELD.findall(template or "")):
-                # Others are known in training only.
-                missing[field] += (field == GOLD or field.startswith(OF_ROW)) and row_text(field, row) is None
-    for field, count in missing.items():
-        if count:
-            yield f"{key}: {{{field}}} is not there, or empty, in {count} of {total} rows of {name}"
 
 
 # ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --------------------

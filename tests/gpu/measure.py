@@ -46,10 +46,10 @@ import engines  # noqa: E402  (before torch: it chooses verl's device)
 import torch  # noqa: E402
 from engines import Rollouts, build_worker, nested, score  # noqa: E402
 from machine import describe  # noqa: E402
-
-from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
 from prime_ext.plan.estimate import DEVICES, UTILISATION  # noqa: E402
 from prime_ext.plan.flops import Passes, flops, training_passes  # noqa: E402
+
+from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
 from prime_ext.plan.memory import Engine, engine_memory  # noqa: E402
 from prime_ext.plan.model_shape import adapter_weights, read_shape  # noqa: E402
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss  # noqa: E402

@@ -7,11 +7,11 @@ import subprocess
 import time
 
 import pytest
+from prime_ext.plan.plan import Known
 from recipe_calls import RECIPES, calls_of, overrides_of
 
 from prime_ext.config.compose import compose_config
 from prime_ext.plan.model_shape import PlanError
-from prime_ext.plan.plan import Known
 from prime_ext.plan.rl import read_rl
 from prime_ext.preflight.check import check_config
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import yaml
+from prime_ext.preflight.sft import check_sft
 from recipe_calls import RECIPES, calls_of, differences, name_of, overrides_of, variants_of, wanted_of
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -20,7 +21,6 @@ from prime_ext import doctor
 from prime_ext.config.compose import SFT_CONFIG, compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config
-from prime_ext.preflight.sft import check_sft
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
