@@ -117,7 +117,7 @@ def read_engines(config: DictConfig) -> dict[str, Engine]:
     cpu = config.trainer.device == "cpu"
     read = partial(read_engine, run=config.trainer, longest=longest_sequence(config))
     key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
-    engines = {"policy": read("policy", key, policy.model, actor.fsdp_config, actor, budget)}
+    engines = {"policy": read("policy", key, policy.model, actor.get("fsdp_config") or {}, actor, budget)}
     if _has_kl_penalty(config) and not engines["policy"].adapter:
         budget = policy.ref.log_prob_max_token_len_per_gpu
         reference = read("KL reference", key, policy.model, policy.ref.fsdp_config, actor, budget)
