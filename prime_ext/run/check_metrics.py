@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "PRIME_EXT_CHECKS"
 DEFAULT = "default"
 STEP = "step"
+EPOCH = "training/epoch"
 # Values by step; None stands for what JSON has no word for: NaN and infinity.
 Metrics = Mapping[int, Mapping[str, float | None]]
 
@@ -110,7 +111,7 @@ def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
         raise SettingsError(f"{ENVIRONMENT}={DEFAULT}: add `file` to trainer.logger, whose metrics are checked")
     trainer, steps = config.trainer, config.trainer.total_training_steps
     # The data end a run, too; its last step then belongs to the last epoch.
-    reached = {"training/epoch": trainer.total_epochs - 1}
+    reached = {EPOCH: trainer.total_epochs - 1}
     if steps is not None:
         reached = {STEP: steps, **reached}
     names = []

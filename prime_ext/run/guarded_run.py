@@ -5,7 +5,7 @@ And one line on the console for what happens (:mod:`prime_ext.run.console`)."""
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
-        console = nullcontext()
+        console: AbstractContextManager[None] = nullcontext()
         if logs_to_console(self.config):
             console = replace_console(trainer_base, ConsoleLines(self.total_training_steps))
         try:
