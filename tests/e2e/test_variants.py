@@ -32,7 +32,6 @@ VARIANTS = {
         "prm.model.lora_rank=4",
         "prm.model.target_modules=all-linear",
         "prm.reference=base",
-        "prm.loss=dpo",
         "prime.outcome.estimator=remax",
         "prime.process.reliability_gate=true",
         "prime.process.gate_start=1.0",
