@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
@@ -33,51 +32,42 @@ LEAST_MEMORY_GB = 3.0
 LEAST_SHARED_MEMORY_GB = {"cpu": 0.064, "cuda": 8.0}
 
 
-@dataclass
-class Report:
-    """Facts by section and name, and one line per problem."""
-
-    facts: dict[str, dict[str, str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, section: str, name: str, value: object) -> None:
-        """Note a fact."""
-        self.facts.setdefault(section, {})[name] = str(value)
+# What is found, by name.
+Facts = dict[str, object]
 
 
-def diagnose() -> Report:
-    """Look at everything. Imports torch and verl; starts neither Ray nor a model."""
-    report = Report()
-    for look in (_versions, _machine, _accelerators, _plugin, _sandbox):
-        report.problems.extend(look(report))
-    return report
+def diagnose() -> tuple[Facts, list[str]]:
+    """Return what is found here, and one line per problem. Imports torch and verl; starts neither Ray nor a model."""
+    facts: Facts = {}
+    problems = [line for look in (_versions, _machine, _accelerators, _plugin, _sandbox) for line in look(facts)]
+    return facts, problems
 
 
 def _on_cpu() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
-def _versions(report: Report) -> Iterable[str]:
-    report.add("versions", "python", platform.python_version())
+def _versions(facts: Facts) -> Iterable[str]:
+    facts["python"] = platform.python_version()
     for name in (*DISTRIBUTIONS, *VLLM):
         with suppress(PackageNotFoundError):
-            report.add("versions", name, version(name))
-    installed = report.facts["versions"].get("verl", "none")
+            facts[name] = version(name)
+    installed = facts.get("verl", "none")
     if installed != SUPPORTED_VERL:
         yield f"verl {installed} is installed, prime_ext needs {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
 
 
-def _machine(report: Report) -> Iterable[str]:
+def _machine(facts: Facts) -> Iterable[str]:
     import psutil
 
     memory = psutil.virtual_memory()
     available, total = memory.available / 2**30, memory.total / 2**30
-    report.add("machine", "logical CPUs", os.cpu_count())
-    report.add("machine", "memory", f"{available:.1f} of {total:.1f} GB available")
+    facts["logical CPUs"] = os.cpu_count()
+    facts["memory"] = f"{available:.1f} of {total:.1f} GB available"
     if available < LEAST_MEMORY_GB:
         yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     free = shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0
-    report.add("machine", "/dev/shm", f"{free:.2f} GB free")
+    facts["/dev/shm"] = f"{free:.2f} GB free"
     least = LEAST_SHARED_MEMORY_GB["cuda" if _gpus() else "cpu"]
     if free < least:
         yield f"/dev/shm has {free:.2f} GB free, needs {least:g}; start the container with --shm-size=10g or --ipc=host"
@@ -91,14 +81,14 @@ def _gpus() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def _accelerators(report: Report) -> Iterable[str]:
+def _accelerators(facts: Facts) -> Iterable[str]:
     gpus = _gpus()
     accelerators = gpus or (["Ascend NPU"] if find_spec("torch_npu") is not None else [])
     engines = ["transformers"] if _on_cpu() else []
     engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]
-    report.add("machine", "accelerators", ", ".join(accelerators) or "none")
-    report.add("machine", "VERL_PLATFORM", os.environ.get("VERL_PLATFORM", "not set"))
-    report.add("machine", "rollout engines", ", ".join(engines) or "none")
+    facts["accelerators"] = ", ".join(accelerators) or "none"
+    facts["VERL_PLATFORM"] = os.environ.get("VERL_PLATFORM", "not set")
+    facts["rollout engines"] = ", ".join(engines) or "none"
     if gpus and _on_cpu():
         yield f"VERL_PLATFORM=cpu puts every worker on the CPU, and there are {len(gpus)} GPUs; unset it to use them"
     elif not accelerators and not _on_cpu():
@@ -114,12 +104,12 @@ def _accelerators(report: Report) -> Iterable[str]:
             yield f"flash-attn cannot be imported ({_first_line(error)}): docs/how_to/install.md; {without}"
 
 
-def _plugin(report: Report) -> Iterable[str]:
+def _plugin(facts: Facts) -> Iterable[str]:
     """Check that verl finds the plug-in and can load it, and that the trainers exist afterwards."""
     loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
     allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     present = any(point.name == PLUGIN_NAME for point in entry_points(group=PLUGIN_GROUP))
-    report.add("plug-in", "entry point", "present" if present else "missing")
+    facts["entry point"] = "present" if present else "missing"
     if not loud and not present:
         remedy = f"run pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
         yield f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; {remedy}"
@@ -137,13 +127,13 @@ def _plugin(report: Report) -> Iterable[str]:
 
     missing = [f"trainer.v1.trainer_mode={mode}" for mode in TRAINER_MODES if mode not in TRAINER_REGISTRY]
     missing += [] if MANAGER in REWARD_MANAGER else [f"reward.reward_manager.name={MANAGER}"]
-    report.add("plug-in", "trainers", ", ".join(mode for mode in TRAINER_MODES if mode in TRAINER_REGISTRY))
-    report.add("plug-in", "device of verl", get_device_name())
+    facts["trainers"] = ", ".join(mode for mode in TRAINER_MODES if mode in TRAINER_REGISTRY)
+    facts["device of verl"] = get_device_name()
     for key in missing:
         yield f"{key} is not registered with verl although {PLUGIN_MODULE} loads; this is an error of prime_ext"
 
 
-def _sandbox(report: Report) -> Iterable[str]:
+def _sandbox(facts: Facts) -> Iterable[str]:
     """Only code rewards need it, so its absence is a fact and not a problem."""
     from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
@@ -151,21 +141,12 @@ def _sandbox(report: Report) -> Iterable[str]:
         found = find_protection().describe()
     except SandboxUnavailable as error:
         found = f"none: {error}"
-    report.add("verifiers", "sandbox for code rewards", found)
+    facts["sandbox for code rewards"] = found
     return ()
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def render(report: Report) -> str:
-    """Return the report as a table, followed by the problems."""
-    width, lines = max(len(name) for facts in report.facts.values() for name in facts), []
-    for section, facts in report.facts.items():
-        lines += [section, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
-    lines += ["", *(f"problem: {problem}" for problem in report.problems)]
-    return "\n".join([*lines, f"{len(report.problems)} problem(s) found" if report.problems else "no problems found"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -178,14 +159,19 @@ def main(arguments: list[str] | None = None) -> int:
 
         return plan_report.main([word for word in words if word != "--plan"])
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plan", action="store_true", help="print what an RL run needs; see --plan --help")
     options = parser.parse_args(words)
     # Libraries may print while they are imported; only the report goes to stdout.
     with redirect_stdout(sys.stderr):
-        report = diagnose()
-    print(json.dumps(asdict(report), indent=2) if options.json else render(report))
-    return 1 if report.problems else 0
+        facts, problems = diagnose()
+    if options.json:
+        print(json.dumps({"facts": facts, "problems": problems}, indent=2))
+    else:
+        for name, value in facts.items():
+            print(f"{name:<26}{value}")
+        print(*(f"problem: {problem}" for problem in problems), f"{len(problems)} problems found", sep="\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
