@@ -67,7 +67,7 @@ def _machine(facts: Facts) -> Iterable[str]:
     if available < LEAST_MEMORY_GB:
         yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     free = shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0
-    facts["/dev/shm"] = f"{free:.2f} GB free"
+    facts["shared memory"] = f"{free:.2f} GB free"
     least = LEAST_SHARED_MEMORY_GB["cuda" if _gpus() else "cpu"]
     if free < least:
         yield f"/dev/shm has {free:.2f} GB free, needs {least:g}; start the container with --shm-size=10g or --ipc=host"
