@@ -7,6 +7,8 @@ Importing it registers the trainers, the reward managers and, under ``VERL_PLATF
 them.
 """
 
+import logging
+
 from prime_ext.cpu import is_active
 from prime_ext.cpu.install import install, install_rollout
 
@@ -19,3 +21,8 @@ import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext.prm import fused_forward  # noqa: E402
 
 fused_forward.install_when_imported()
+
+# verl warns for every rollout of a model family without a special rule, Llama among them.
+logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").addFilter(
+    lambda record: record.levelno > logging.WARNING
+)

@@ -112,6 +112,7 @@ VERL_NAMES = {
     "verl.utils.seqlen_balancing:calculate_workload": ("balancing the PRM's mini-batches", ""),
     "verl.utils.checkpoint.checkpoint_manager:find_latest_ckpt_path": ("resuming", ""),
     "verl.single_controller.base.decorator:make_nd_compute_dataproto_dispatch_fn": ("PRM worker methods", ""),
+    "verl.utils.tokenizer.continuous_token_wiring:logger": ("hiding what verl repeats for every rollout", ""),
     "verl.utils.distributed:initialize_global_process_group": ("CPU mode: gloo; offline training", ""),
     "verl.utils.tracking:Tracking": ("offline training: loggers", ""),
     "verl.utils.distributed:initialize_global_process_group_ray": ("CPU mode: gloo", ""),
