@@ -8,9 +8,13 @@ them.
 """
 
 import logging
+import warnings
 
-from prime_ext.cpu import is_active
-from prime_ext.cpu.install import install, install_rollout
+# verl's optional engines; choosing one that is not installed is an error of its own. First, because the imports warn.
+warnings.filterwarnings("ignore", r"\w+ engine is not available", UserWarning, r"verl\.workers\.engine")
+
+from prime_ext.cpu import is_active  # noqa: E402
+from prime_ext.cpu.install import install, install_rollout  # noqa: E402
 
 if is_active():
     install()

@@ -28,14 +28,15 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
 def check_files(config: DictConfig) -> list[str]:
-    """Everything that can be said from the files the configuration names. Returns one line per problem."""
+    """Return everything that is wrong with the files that the configuration names, one line per problem."""
     return list(dict.fromkeys(_problems(config)))
 
 
 def _problems(config: DictConfig) -> Iterable[str]:
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
-    yield from _check_data(config, judged=pspo is None or bool(pspo.outcome_coefficient))
+    sources: dict[str, str] = {}
+    yield from _check_data(config, pspo is None or bool(pspo.outcome_coefficient), sources)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
@@ -57,7 +58,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     if scorer is not None and scorer.architecture == "token_classification":
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path)
     if pspo is None or pspo.judge:
-        yield from _check_reward(config)
+        yield from _check_reward(config, sources)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
 
@@ -65,55 +66,49 @@ def _problems(config: DictConfig) -> Iterable[str]:
 # ---- data and the reward function ----------------------------------------------------------------------------------
 
 
-def _data_files(config: DictConfig) -> Iterable[tuple[str, str]]:
-    """Key and name of every data file."""
-    for key in DATA_KEYS:
-        files = config.data[key]
-        for name in [files] if isinstance(files, str) else files or []:
-            yield f"data.{key}", str(name)
+def _check_data(config: DictConfig, judged: bool, sources: dict[str, str]) -> Iterable[str]:
+    """Check that all data exist with the columns that are read; PSPO-WRS needs no gold answers.
 
-
-def _parquet(name: str) -> Any:
-    """The parquet file of that name; None for one that is elsewhere, or no parquet file by its name.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
+    Args:
+        config: of the run.
+        judged: whether verifiers judge the rollouts.
+        sources: filled with the data sources of all rows, and the file that has each.
     """
     import pyarrow.parquet
 
-    path = Path(name).expanduser()
-    return pyarrow.parquet.ParquetFile(path) if path.suffix == ".parquet" and path.is_file() else None
-
-
-def _check_data(config: DictConfig, judged: bool) -> Iterable[str]:
-    """Whether all data are there, with the columns that are read: PSPO-WRS does without gold answers."""
     source = config.data.get("reward_fn_key", "data_source")
     columns = [config.data.prompt_key, *([source, "reward_model"] if judged else [])]
-    for key in DATA_KEYS:
-        if not config.data[key]:
-            yield f"data.{key} is not set; name one or more parquet files"
-    for key, name in _data_files(config):
-        if "://" not in name and not Path(name).expanduser().is_file():
-            yield f"{key}: {name} does not exist"
-            continue
-        try:
-            file = _parquet(name)
-        except Exception as error:
-            yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
-            continue
-        if file is None:
-            continue
-        missing = [column for column in columns if column not in file.schema_arrow.names]
-        if missing:
-            yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
-        if file.metadata.num_rows == 0:
-            yield f"{key}: {name} has no rows"
+    for key in (f"data.{name}" for name in DATA_KEYS):
+        files = OmegaConf.select(config, key)
+        if not files:
+            yield f"{key} is not set; name one or more parquet files"
+        for name in [files] if isinstance(files, str) else files or []:
+            path = Path(name).expanduser()
+            if "://" in name or not path.is_file():
+                if "://" not in name:
+                    yield f"{key}: {name} does not exist"
+                continue
+            if path.suffix != ".parquet":
+                continue
+            try:
+                file = pyarrow.parquet.ParquetFile(path)
+                found = file.read([source])[source].unique().to_pylist() if source in file.schema_arrow.names else []
+            except Exception as error:
+                yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
+                continue
+            sources |= {str(value): f"{key}: {name}" for value in found}
+            missing = [column for column in columns if column not in file.schema_arrow.names]
+            if missing:
+                yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
+            if file.metadata.num_rows == 0:
+                yield f"{key}: {name} has no rows"
 
 
-def _check_reward(config: DictConfig) -> Iterable[str]:
-    """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
+def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
+    """Check the arguments of prime_ext's reward function, and that it knows a verifier for every data source."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
+    from prime_ext.verifiers.sources import UnknownSource, source_of
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != REWARD_FUNCTION or function.name != compute_score.__name__:
@@ -130,8 +125,12 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     except (ImportError, ValueError) as error:
         yield f"{section}{'.modules' if isinstance(error, ImportError) else ''}: {error}"
         return
-    tasks: set[str] = set()
-    yield from _collect_tasks(config, tasks)
+    tasks = set()
+    for source, where in sorted(sources.items()):
+        try:
+            tasks.add(source_of(source).task)
+        except UnknownSource as error:
+            yield f"{where}: {error}"
     manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
     tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER, STEP_SCORES_MANAGER)
     if "math" in tasks and strict and not tells_prompt:
@@ -144,24 +143,6 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
         yield from _check_sandbox()
-
-
-def _collect_tasks(config: DictConfig, tasks: set[str]) -> Iterable[str]:
-    """Add the tasks of all rows to ``tasks``; files and columns that cannot be read are reported by others."""
-    from prime_ext.verifiers.sources import UnknownSource, source_of
-
-    column = config.data.get("reward_fn_key", "data_source")
-    for key, name in _data_files(config):
-        try:
-            file = _parquet(name)
-            values = [] if file is None else file.read([column])[column].unique().to_pylist()
-        except (OSError, ValueError, KeyError):
-            continue
-        for source in sorted({str(value) for value in values}):
-            try:
-                tasks.add(source_of(source).task)
-            except UnknownSource as error:
-                yield f"{key}: {name}: {error}"
 
 
 def _check_sandbox() -> Iterable[str]:
@@ -243,7 +224,7 @@ def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
 
 
 def _check_tools(config: DictConfig) -> Iterable[str]:
-    """Whether a tool agent loop has a parser and tools."""
+    """Check that a tool agent loop has a parser, and tools whose classes can be imported."""
     turns, loop = config.actor_rollout_ref.rollout.multi_turn, config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop not in TOOL_LOOPS:
         return
@@ -252,25 +233,18 @@ def _check_tools(config: DictConfig) -> Iterable[str]:
     section = "actor_rollout_ref.rollout.multi_turn"
     if turns.format not in ToolParser._registry:
         yield f"{section}.format={turns.format} is no tool parser of verl: {', '.join(ToolParser._registry)}"
-    paths = {key: turns.get(key) for key in ("tool_config_path", "function_tool_path")}
+    paths = {f"{section}.{name}": turns.get(name) for name in ("tool_config_path", "function_tool_path")}
     if not any(paths.values()):
         yield f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml is an example"
     for key, name in paths.items():
         if name and not Path(name).expanduser().exists():
-            yield f"{section}.{key}={name} does not exist"
-        elif name and key == "tool_config_path":
-            yield from _check_classes(f"{section}.{key}={name}", Path(name).expanduser())
-
-
-def _check_classes(key: str, path: Path) -> Iterable[str]:
-    try:
-        names = [tool["class_name"] for tool in OmegaConf.load(path)["tools"]]
-    except (YAMLError, KeyError, TypeError, IndexError):
-        yield f"{key} is no list `tools` of entries with class_name"
-        return
-    for name in names:
-        module, _, attribute = str(name).rpartition(".")
-        try:
-            getattr(import_module(module), attribute)
-        except (ImportError, ValueError, AttributeError) as error:
-            yield f"{key}: class_name {name} cannot be imported: {error}"
+            yield f"{key}={name} does not exist"
+        elif name and key.endswith("tool_config_path"):
+            try:
+                for tool in OmegaConf.load(Path(name).expanduser())["tools"]:
+                    module, _, attribute = tool["class_name"].rpartition(".")
+                    getattr(import_module(module), attribute)
+            except (YAMLError, KeyError, TypeError, IndexError):
+                yield f"{key}={name} is no list `tools` of entries with class_name"
+            except (ImportError, ValueError, AttributeError) as error:
+                yield f"{key}={name}: a class_name cannot be imported: {error}"
