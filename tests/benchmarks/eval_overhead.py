@@ -18,11 +18,12 @@ from pathlib import Path
 import harness
 from small_tasks import TASKS, planned, stated
 
+from eval.results import key_of
 from eval.run import main
-from eval.store import LineFile
 from eval.verdicts import SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.generate.backend import Response
 from prime_ext.utils.files import write_json_lines
+from prime_ext.utils.run_store import LineFile
 
 
 class AtOnce:
@@ -92,7 +93,7 @@ def grading(folder, name, number):
         for key in one.keys
     }
     verifier = make_verifier(one.task.grader)
-    samples = LineFile(folder / name / "samples.jsonl", SAMPLE_FIELDS, one.keys)
+    samples = LineFile(folder / name / "samples.jsonl", key_of, SAMPLE_FIELDS, one.keys)
     seconds = grade(name, verifier, problems, responses, samples)
     assert all(row["score"] == 1 for row in samples.rows.values())
     return {"responses": number, "verdicts_per_second": number / seconds}

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resume a run where it was interrupted, and refuse another run's folder: the identity of a run, and finished items.
+
+The identity is everything that the results depend on, as JSON. Items are lines of a file, appended one by one. A kill
+at any moment loses at most the item in progress; the next run drops its unfinished line. When all items are there, the
+file is written again in order, so its bytes do not depend on how often the run was interrupted.
+"""
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from prime_ext.utils.files import write_json, write_json_lines
+
+Row = dict[str, Any]
+_SECONDS_BETWEEN_SYNCS = 1.0
+
+
+class RunError(ValueError):
+    """Something cannot be done as asked; the message is one line and says what would be right."""
+
+
+def command(name: str, *wrong: type[Exception]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130."""
+
+    caught: tuple[type[Exception], ...] = (RunError, *wrong)
+
+    def decorate(main: Callable[..., int]) -> Callable[..., int]:
+        @wraps(main)
+        def run(*words: Any) -> int:
+            try:
+                return main(*words)
+            except caught as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return 2
+            except KeyboardInterrupt:
+                print("interrupted; the same command goes on from here", file=sys.stderr)
+                return 130
+
+        return run
+
+    return decorate
+
+
+def parse_object(content: bytes | str, where: str) -> Row:
+    """Parse a JSON object. ``RunError``: the content is not one; ``where`` names it."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not a JSON number")
+
+    try:
+        value = json.loads(content, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{where} is broken or half-written: {error}; mend it, or move the file away") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{where} is a {type(value).__name__}, not an object; mend it, or move the file away")
+    return value
+
+
+def find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield dotted names of the settings that differ, with both values as JSON, shortened."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            yield from find_differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif old != new:
+        first, second = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(json.dumps, (old, new)))
+        yield key or "settings", first, second
+
+
+def check_identity(where: Path, recorded: Any, identity: Any, advice: str = "choose another --output") -> None:
+    """Compare the identity that a run recorded with that of this run.
+
+    Args:
+        where: the folder or file of the run, for the message.
+        recorded: as it was read back from JSON.
+        identity: of this run; anything that ``json`` writes.
+        advice: what the user can do about it.
+
+    Raises:
+        RunError: they differ; the message names the first setting that does.
+    """
+    for key, old, new in find_differences(recorded, json.loads(json.dumps(identity))):
+        raise RunError(f"{where} holds a run with {key} {old}, now it is {new}; {advice}")
+
+
+@contextmanager
+def run_folder(
+    folder: Path, identity: Mapping[str, Any], name: str = "settings.json", advice: str = "choose another --output"
+) -> Iterator[None]:
+    """Hold a folder for the run with this identity, which is kept in the file ``name``.
+
+    ``RunError``: the folder holds another run, or a process is at work there. Nothing is changed.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; {advice}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder, advice):
+        path = folder / name
+        if path.exists():
+            check_identity(folder, parse_object(path.read_bytes(), str(path)), identity, advice)
+        elif (folder / "results.json").exists():
+            raise RunError(f"{folder} has results without {name}; {advice}")
+        else:
+            write_json(path, identity)
+        yield
+
+
+@contextmanager
+def lock_folder(folder: Path, advice: str = "choose another --output", wait: bool = False) -> Iterator[None]:
+    """Lock a folder until the context or this process ends, however that ends.
+
+    ``RunError``: another process has the lock. With ``wait`` it is waited for.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(f"another process is at work in {folder}; wait for it, or {advice}") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+class LineFile:
+    """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it takes new ones.
+
+    Args:
+        path: of the file; it need not exist.
+        key: of a row.
+        fields: names of what a line holds; None for any.
+        wanted: the keys that belong here, in order; None for any, in the order in which they come.
+
+    Raises:
+        RunError: a line that is no such object, or belongs to no wanted key, or is there twice. Nothing is changed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        key: Callable[[Row], Any],
+        fields: Sequence[str] | None = None,
+        wanted: Iterable[Hashable] | None = None,
+    ) -> None:
+        self.path = path
+        self._key = key
+        self._wanted = None if wanted is None else list(wanted)
+        self.rows: dict[Any, Row] = {}
+        self._file: Any = None
+        self._last_sync = 0.0
+        # A kill may have cut off the last line.
+        complete, _, cut = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
+        allowed = None if self._wanted is None else set(self._wanted)
+        for number, line in enumerate(complete.splitlines(), start=1):
+            where = f"{path} line {number}"
+            row = parse_object(line, where)
+            if fields is not None and set(row) != set(fields):
+                raise RunError(f"{where} does not hold {', '.join(fields)}; mend it, or move the file away")
+            if allowed is not None and key(row) not in allowed:
+                raise RunError(f"{where} {key(row)} belongs to no item of this run; move the file away")
+            if key(row) in self.rows:
+                raise RunError(f"{where} {key(row)} is there a second time; remove it")
+            self.rows[key(row)] = row
+        # What the file holds, in its order; None where it must be written again.
+        self._written: list[Any] | None = None if cut else list(self.rows)
+
+    def keep(self, keep: Callable[[Row], bool]) -> None:
+        """Forget rows for which ``keep`` is false."""
+        self.rows = {key: row for key, row in self.rows.items() if keep(row)}
+
+    def __enter__(self) -> "LineFile":
+        self._write()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("a", encoding="utf-8")
+        return self
+
+    def append(self, row: Row) -> None:
+        """Add a row at the end. It survives a kill of this process, and after a second a crash of the machine too."""
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        if time.monotonic() - self._last_sync >= _SECONDS_BETWEEN_SYNCS:
+            os.fsync(self._file.fileno())
+            self._last_sync = time.monotonic()
+        self.rows[self._key(row)] = row
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._written = list(self.rows)
+        if kind is None and self._wanted is not None:
+            self.rows = {key: self.rows[key] for key in self._wanted if key in self.rows}
+            self._write()
+
+    def _write(self) -> None:
+        if self._written != list(self.rows):
+            write_json_lines(self.path, self.rows.values())
+            self._written = list(self.rows)
