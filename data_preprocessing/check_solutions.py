@@ -2,26 +2,33 @@
 """The stage that runs reference programs: tests that no program of several passes cannot judge a policy.
 
 The programs are as hostile as any other text of the internet: nothing here looks at them, they run in the sandbox of
-:mod:`prime_ext.verifiers` and nowhere else.
+:mod:`prime_ext.verifiers` and nowhere else. Verdicts are kept in a file, so that an interrupted run continues.
 """
 
+import hashlib
+import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.stage import Changed, Removal, Result, Stage
+from data_preprocessing.report import replace_half_characters
+from data_preprocessing.stages import Changed, Chunk, Removal, Result, Run, Stage, show_progress
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
-from prime_ext.verifiers.verdict import Verdict
+from prime_ext.verifiers.verdict import Outcome
 
 FAILED, UNJUDGED, NONE = "solutions_fail", "unjudged", "no_solutions"
+FIELDS = ("key", "outcome", "detail", "grader_failure")
+# Options that decide about a verdict.
+LIMITS = ("seconds", "seconds_per_problem", "memory_mb")
 _SHOWN = 120
 
 
@@ -37,7 +44,6 @@ class CheckSolutions(Stage):
     sandbox_workers: NonNegativeInt = 0
 
     name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", (CodeProblem,)
-    one_process = True
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -46,10 +52,16 @@ class CheckSolutions(Stage):
             **({NONE: "no Python program to try the tests with"} if self.without_solutions == "remove" else {}),
         }
 
-    def results(self, problems: Sequence[CodeProblem], plan: Path | None = None) -> list[Result]:
-        """Round by round, the next program of every problem that has not passed yet."""
+    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
+        """Run the programs of a chunk at a time, as many at once as the sandbox has workers."""
+        with _Programs(self, LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)) as programs:
+            for chunk in show_progress(chunks, self.name):
+                yield chunk, self.judge_all(chunk, programs) if isinstance(chunk[0], CodeProblem) else chunk
+
+    def judge_all(self, problems: Sequence[CodeProblem], programs: "_Programs") -> list[Result]:
+        """Judge round by round, by the next program of every problem that has not passed yet."""
         results: list[Result] = list(problems)
-        found: dict[int, list[Verdict]] = {}
+        found: dict[int, list[Row]] = {}
         for place, problem in enumerate(problems):
             if problem.split != "train":
                 continue
@@ -61,45 +73,64 @@ class CheckSolutions(Stage):
                 results[place] = Changed(problem, {"kept without a Python program": 1})
         for attempt in range(self.most_programs):
             tried = [place for place in found if attempt < len(problems[place].programs)]
-            programs = [(problems[place].programs[attempt], problems[place].ground_truth()) for place in tried]
-            for place, verdict in zip(tried, self._verdicts(programs, f"program {attempt + 1}"), strict=True):
+            pairs = [(problems[place].programs[attempt], problems[place].ground_truth()) for place in tried]
+            for place, verdict in zip(tried, programs.verdicts(pairs, f"program {attempt + 1}"), strict=True):
                 found[place].append(verdict)
-                if verdict.correct:
+                if verdict["outcome"] == Outcome.CORRECT:
                     results[place] = Changed(problems[place], {f"passed by program {attempt + 1}": 1})
                     del found[place]
         for place, verdicts in found.items():
-            words = "; ".join(f"{verdict.outcome}, {verdict.detail[:_SHOWN]}" for verdict in verdicts)
-            rule = UNJUDGED if any(verdict.grader_failure for verdict in verdicts) else FAILED
+            words = "; ".join(f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts)
+            rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
             of = len(problems[place].programs)
             results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 
-    def _verdicts(self, programs: Sequence[tuple[str, str]], title: str) -> list[Verdict]:
-        """Run programs on their tests, as many at a time as the sandbox has workers.
+
+class _Programs:
+    """Runs programs on tests and keeps the verdicts; a context manager. The sandbox starts with the first program."""
+
+    def __init__(self, options: CheckSolutions, store: LineFile) -> None:
+        self._options = options
+        self._store = store
+        self._verifier: CodeVerifier | None = None
+        self._stack = ExitStack()
+
+    def verdicts(self, pairs: Sequence[tuple[str, str]], title: str) -> list[Row]:
+        """Return outcome, detail and grader_failure of each pair of a program and its tests.
 
         Raises:
             SourceError: this machine cannot confine programs.
         """
-        if not programs:
-            return []
-        if self not in _verifiers:
-            limits = Limits(seconds=self.seconds, memory_bytes=self.memory_mb << 20)
-            try:
-                sandbox = Sandbox(limits, self.sandbox_workers or None)
-            except SandboxUnavailable as error:
-                raise SourceError(
-                    f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
-                ) from error
-            verifier = CodeVerifier(sandbox, limits=limits, seconds_per_problem=self.seconds_per_problem)
-            _verifiers[self] = sandbox, verifier
-        waiting = [_verifiers[self][1].submit_program(*program) for program in programs]
-        bar = tqdm(waiting, desc=title, unit=" problems", leave=False, disable=not sys.stderr.isatty())
-        return [future.result() for future in bar]
+        limits = {name: value for name, value in asdict(self._options).items() if name in LIMITS}
+        keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._store.rows}
+        if new and self._verifier is None:
+            self._verifier = self._start()
+        waiting = [(key, self._verifier.submit_program(*pair)) for key, pair in new.items()]
+        for key, future in tqdm(waiting, desc=title, unit=" programs", leave=False, disable=not sys.stderr.isatty()):
+            verdict = future.result()
+            fault = verdict.grader_failure
+            detail = replace_half_characters(verdict.detail)
+            self._store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": fault})
+        return [self._store.rows[key] for key in keys]
 
-    def close(self) -> None:
-        if self in _verifiers:
-            _verifiers.pop(self)[0].close()
+    def _start(self) -> CodeVerifier:
+        limits = Limits(seconds=self._options.seconds, memory_bytes=self._options.memory_mb << 20)
+        try:
+            sandbox = Sandbox(limits, self._options.sandbox_workers or None)
+        except SandboxUnavailable as error:
+            raise SourceError(
+                f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
+            ) from error
+        self._stack.callback(sandbox.close)
+        return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self._options.seconds_per_problem)
 
+    def __enter__(self) -> "_Programs":
+        # What the sandbox could not judge is tried again.
+        self._store.keep(lambda row: not row["grader_failure"])
+        self._stack.enter_context(self._store)
+        return self
 
-# One sandbox for all parts.
-_verifiers: dict[CheckSolutions, tuple[Sandbox, CodeVerifier]] = {}
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()

@@ -8,24 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.stage import (
-    LISTED,
-    Changed,
-    Removal,
-    Result,
-    Rule,
-    RuleStage,
-    Stage,
-    one_of,
-    searched,
-)
+from data_preprocessing.stages import LISTED, Changed, Removal, Result, Rule, RuleStage, Stage, search
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -71,15 +60,15 @@ CODE_RULES = {
     ),
     "image": Rule(
         "shows or mentions a picture",
-        lambda row, text: _marked(row, "picture", "picture_num") or searched(_IMAGE, text),
+        lambda row, text: _marked(row, "picture", "picture_num") or search(_IMAGE, text),
     ),
     "interactive": Rule(
         "the program has to talk with a judge",
-        lambda row, text: _marked(row, "interactive", "tag interactive") or searched(_INTERACTIVE, text),
+        lambda row, text: _marked(row, "interactive", "tag interactive") or search(_INTERACTIVE, text),
     ),
     "several_answers": Rule(
         "any of several answers is right, and the tests know one of them",
-        lambda row, text: searched(_SEVERAL, text),
+        lambda row, text: search(_SEVERAL, text),
     ),
     "files": Rule(
         "the program has to read or write files",
@@ -96,7 +85,7 @@ CODE_ALWAYS = ("unreadable_tests",)
 class CodeRules(RuleStage):
     """Which rules remove training problems; some always apply."""
 
-    rules: Annotated[tuple[Annotated[str, one_of(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)
+    rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
     name, title, of = "code_rules", "the rule filter of code", (CodeProblem,)
     table, always = CODE_RULES, CODE_ALWAYS
@@ -123,8 +112,8 @@ class CodeTests(Stage):
     def meanings(self) -> Mapping[str, str]:
         return {NO_TESTS: f"fewer than {self.least_tests} tests are left"}
 
-    def result(self, problem: CodeProblem, plan: Path | None = None) -> Result:
-        kept, gone = self.chosen(problem.inputs, problem.outputs)
+    def judge(self, problem: CodeProblem) -> Result:
+        kept, gone = self.choose(problem.inputs, problem.outputs)
         if len(kept) < self.least_tests:
             reasons = ", ".join(f"{name} {n}" for name, n in gone.items()) or "there are no others"
             return Removal(NO_TESTS, f"{len(kept)} of {len(problem.inputs)} tests left: {reasons}")
@@ -133,7 +122,7 @@ class CodeTests(Stage):
         inputs, outputs = (tuple(texts[number] for number in kept) for texts in (problem.inputs, problem.outputs))
         return Changed(replace(problem, inputs=inputs, outputs=outputs), gone)
 
-    def chosen(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], Counter[str]]:
+    def choose(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], Counter[str]]:
         """Numbers of the tests that stay, and how many went and why.
 
         Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread

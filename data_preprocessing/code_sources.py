@@ -6,12 +6,11 @@ and ``MatrixStudio/Codeforces-Python-Submissions``.
 """
 
 import json
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Numbered, Problem, Source, by_name
+from data_preprocessing.problems import Numbered, Problem, Source, by_name
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
@@ -157,33 +156,28 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
 
 
 def one_row_per_problem(rows: Numbered) -> Numbered:
-    """From rows of submissions the first of each problem, with programs that were accepted for it.
+    """Join rows of submissions: yield the first of each problem, with programs that were accepted for it.
 
     A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
-    ``programmingLanguage`` a Python 3. First rows wait in a temporary file: memory grows with the problems' programs
-    and not with the rows. Rows that name no problem come out as they are, to be bad ones.
+    ``programmingLanguage`` a Python 3. Rows that name no problem are bad ones. The problems are in memory.
     """
-    programs: dict[str, list[str]] = {}
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
-        for number, row in rows:
-            if isinstance(row, BadRow):
-                yield number, row
-                continue
-            if row.get("contestId") is None or row.get("index") is None:
-                yield number, BadRow("no contestId and index, which name the problem")
-                continue
-            name = f"{row['contestId']} {row['index']}"
-            if name not in programs:
-                programs[name] = []
-                kept = {column: value for column, value in row.items() if column not in ("code", "prompt", "response")}
-                waiting.write(json.dumps([number, name, kept]) + "\n")
-            python = "3" in str(row.get("programmingLanguage", "")) and isinstance(row.get("code"), str)
-            if row.get("verdict") == _ACCEPTED and python and len(programs[name]) < MOST_PROGRAMS:
-                programs[name].append(row["code"])
-        waiting.seek(0)
-        for line in waiting:
-            number, name, row = json.loads(line)
-            yield number, {**row, SUBMISSION_PROGRAMS: programs[name]}
+    problems: dict[str, tuple[int, dict[str, Any]]] = {}
+    for number, row in rows:
+        if isinstance(row, BadRow):
+            yield number, row
+            continue
+        if row.get("contestId") is None or row.get("index") is None:
+            yield number, BadRow("no contestId and index, which name the problem")
+            continue
+        name = f"{row['contestId']} {row['index']}"
+        if name not in problems:
+            kept = {column: value for column, value in row.items() if column not in ("code", "prompt", "response")}
+            problems[name] = number, {**kept, SUBMISSION_PROGRAMS: []}
+        programs = problems[name][1][SUBMISSION_PROGRAMS]
+        python = "3" in str(row.get("programmingLanguage", "")) and isinstance(row.get("code"), str)
+        if row.get("verdict") == _ACCEPTED and python and len(programs) < MOST_PROGRAMS:
+            programs.append(row["code"])
+    yield from problems.values()
 
 
 CODE_SOURCES = by_name(

@@ -13,13 +13,14 @@ from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.task import SPLITS
 from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import RunError
 from prime_ext.verifiers.sources import UnknownSource
 
 Made = tuple[dict[str, Any], list[Path]]
 
 
-def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser that shows the module's docstring as it is written."""
+def build_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows the module's docstring as it is written."""
     name, kind = f"python -m data_preprocessing.{program}", argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=name, description=description, formatter_class=kind)
 
@@ -30,15 +31,9 @@ class InputFiles(argparse.Action):
     The destination must have the default ``{}``. Without a split the file is of the split ``all``.
     """
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         given = {name: dict(files) for name, files in getattr(namespace, self.dest).items()}
-        for value in values or ():
+        for value in values:
             target, equals, path = value.partition("=")
             name, colon, split = target.partition(":")
             split = split if colon else "all"
@@ -53,7 +48,7 @@ class InputFiles(argparse.Action):
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """A hidden folder; what lies in it moves to ``folder`` when the block ends without an error: all files or none."""
+    """Yield a hidden folder; its files move to ``folder`` when the block ends without an error."""
     hidden = folder / ".unfinished"
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir(parents=True)
@@ -67,34 +62,44 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.rmdir()
 
 
-def only_named(given: Mapping[str, Any], names: Sequence[str], option: str) -> None:
-    """Local files must be of what is asked for, else SourceError."""
+def check_names(given: Mapping[str, Any], names: Sequence[str], option: str) -> None:
+    """Raise SourceError for a local file that is not of one of these names."""
     for name in given:
         if name not in names:
             raise SourceError(f"--input names {name}, which is not among {option} {' '.join(names)}")
 
 
-def positive(options: argparse.Namespace, *names: str) -> None:
-    """Numbers that must be at least 1, else SourceError."""
+def check_positive(options: argparse.Namespace, *names: str) -> None:
+    """Raise SourceError for an option that is not at least 1."""
     for name in names:
         if getattr(options, name) < 1:
             raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
 
 
-def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
-    """Run a command that makes rows, say what became of each source, and end with ``then``.
-
-    ``run`` returns the report and the files, ``then`` the exit code, which is 2 after an error and 130 after Ctrl-C.
-    """
+def run_program(program: str, work: Callable[[], int]) -> int:
+    """Run the work of a program. Returns its exit code; 2 after one line for an error, 130 after Ctrl-C."""
     try:
-        report, paths = run()
-    except (SourceError, BackendError, UnknownSource, TaskError, OSError) as error:
+        return work()
+    except (SourceError, RunError, BackendError, UnknownSource, TaskError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; what is finished is kept, the same command goes on from here", file=sys.stderr)
+        print("interrupted; finished answers and verdicts are kept", file=sys.stderr)
         return 130
-    for found in report.get("sources", ()):
-        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
-        print(f"{found['split']} {found['data_source']}: {found['read']} rows, {removed}, {found['written']} written")
-    return then(report, paths)
+
+
+def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
+    """Run a program that makes rows, say what became of each source, and end with ``then``.
+
+    ``run`` returns the report and the files, ``then`` the exit code.
+    """
+
+    def work() -> int:
+        report, paths = run()
+        for found in report.get("sources", ()):
+            removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+            name = f"{found['split']} {found['data_source']}"
+            print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")
+        return then(report, paths)
+
+    return run_program(program, work)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that removes training problems which give away a problem of an evaluation task or of our own test split."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +13,15 @@ from pydantic import AfterValidator, Field, PositiveInt
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import LISTED, Removal, Result, Rows, Stage
+from data_preprocessing.stages import LISTED, Chunk, Removal, Result, Run, Spool, Stage, show_progress
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, Share, SimilarityIndex
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
-from prime_ext.utils.files import write_json_lines
+from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.rows import SourceError
 
+# A row to compare with: its task, its number there, its texts.
+TestRow = tuple[str, Any, Sequence[str]]
 RULE = "contaminated"
 ALL = "all"
 
@@ -47,22 +47,43 @@ class Decontaminate(Stage):
 
     name, title = "decontaminate", "training problems that give away a test problem"
     of = (MathProblem, CodeProblem)
-    surveys = True
 
     def meanings(self) -> Mapping[str, str]:
         levels = "; ".join(f"{level}, {MEANING[level]}" for level in self.levels)
         return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
 
-    def survey(self, rows: Rows, plan: Path) -> None:
-        """Write the test rows to ``plan``: those of the tasks, then our own; and which tasks have no data here.
+    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
+        """Read all rows for the own test rows, then compare the training rows.
 
         Raises:
             SourceError: a task that was named has no data here.
         """
-        write_json_lines(plan, self._test_rows(rows))
+        tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
+        spool = Spool(run.folder)
+        for chunk in show_progress(chunks, f"{self.name}: own test rows"):
+            spool.add(chunk)
+            if self.own_splits:
+                tests += [
+                    (f"{own.data_source} {own.split}", own.index, [own.problem])
+                    for own in chunk
+                    if own.split != "train"
+                ]
+        counts = Counter(task for task, _, _ in tests)
+        compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
+        run.compared += [f"compared with {compared}", *missing]
+        # A file, so that every process reads it once.
+        path = run.folder / "test_rows.json"
+        write_json(path, tests)
+        work = partial(_match_all, path, self)
+        texts = ((chunk, [row.problem for row in chunk if row.split == "train"]) for chunk in spool)
+        for chunk, matches in run.workers.map(work, texts):
+            # A chunk has one split: all of it is compared, or nothing.
+            yield chunk, [match or row for match, row in zip(matches, chunk, strict=True)] if matches else chunk
 
-    def _test_rows(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        data = Path(self.data) if self.data else rows.data_dir
+    def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
+        """Return the rows of the tasks, and lines on those that have no data here."""
+        rows: list[TestRow] = []
+        missing = []
         for name in task_names() if ALL in self.tasks else self.tasks:
             try:
                 task = load_task(name)
@@ -72,44 +93,34 @@ class Decontaminate(Stage):
                     raise SourceError(f"decontaminate.tasks: {error}") from error
                 # Neither the name of the task nor the place of the data, which is the machine's.
                 reason = str(error).partition(": ")[2]
-                yield {"missing": name, "reason": reason if data is None else reason.replace(f"{data}/", "")}
+                reason = reason if data is None else reason.replace(f"{data}/", "")
+                missing.append(f"not compared with {name}: {reason}")
                 continue
-            for row, problem in problems.items():
-                yield {"task": task.name, "row": row, "texts": list(task.problem_texts(problem))}
-        if self.own_splits:
-            for own in (problem for problem in rows if problem.split != "train"):
-                yield {"task": f"{own.data_source} {own.split}", "row": own.index, "texts": [own.problem]}
-
-    def used(self, plan: Path) -> list[str]:
-        """What the training rows were compared with, and what they were not."""
-        found = _lines(plan)
-        counts = Counter(row["task"] for row in found if "task" in row)
-        compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
-        missing = [f"not compared with {row['missing']}: {row['reason']}" for row in found if "missing" in row]
-        return [f"compared with {compared}", *missing]
-
-    def result(self, problem: Problem, plan: Path | None) -> Result:
-        assert plan is not None
-        index, shown = _index(plan, Settings(self.threshold, ngram=self.ngram, ngram_share=self.ngram_share))
-        match = index.match(problem.problem, levels=self.levels) if problem.split == "train" else None
-        if match is None:
-            return problem
-        level, similarity, number = match
-        task, row, text = shown[number]
-        found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": text}
-        details = found | {"text": problem.problem[:MAX_SHOWN]}
-        return Removal(RULE, f"{task} {row}, {level} ({similarity:.2f}): {text}", details)
+            rows += [(task.name, row, list(task.problem_texts(problem))) for row, problem in problems.items()]
+        return rows, missing
 
 
-def _lines(plan: Path) -> list[dict[str, Any]]:
-    with plan.open(encoding="utf-8") as lines:
-        return list(map(json.loads, lines))
+def _match_all(path: Path, options: Decontaminate, texts: Sequence[str]) -> list[Removal | None]:
+    """Return why each text goes, or None."""
+    return [_match(path, options, text) for text in texts]
 
 
-@lru_cache(maxsize=2)
-def _index(plan: Path, settings: Settings) -> tuple[SimilarityIndex, list[tuple[str, Any, str]]]:
-    index = SimilarityIndex(settings)
-    rows = [found for found in _lines(plan) if "task" in found]
-    for found in rows:
-        index.add(*found["texts"])
-    return index, [(found["task"], found["row"], "\n".join(found["texts"])[:MAX_SHOWN]) for found in rows]
+def _match(path: Path, options: Decontaminate, text: str) -> Removal | None:
+    index, shown = _index(path, options)
+    match = index.match(text, levels=options.levels)
+    if match is None:
+        return None
+    level, similarity, number = match
+    task, row, task_text = shown[number]
+    found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": task_text}
+    words = f"{task} {row}, {level} ({similarity:.2f}): {task_text}"
+    return Removal(RULE, words, found | {"text": text[:MAX_SHOWN]})
+
+
+@lru_cache(maxsize=1)
+def _index(path: Path, options: Decontaminate) -> tuple[SimilarityIndex, list[tuple[str, Any, str]]]:
+    index = SimilarityIndex(Settings(options.threshold, ngram=options.ngram, ngram_share=options.ngram_share))
+    rows = read_json(path)
+    for _, _, texts in rows:
+        index.add(*texts)
+    return index, [(task, row, "\n".join(texts)[:MAX_SHOWN]) for task, row, texts in rows]

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that removes duplicates among training problems: of every group of twins the first one stays.
 
-Two steps. :func:`sketch` makes 33 keys of each text, which can be done in any order and process: a digest of its
-wording, the bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
-:func:`first_of_each` goes through the rows that share a key with another one, in order, and compares each with the rows
-that stay and share a key with it: exactly, so that there are no false hits. A row goes if it is a twin of one that
-stays; being a twin is not passed on, so no chain of small differences removes what is different.
+It reads the rows twice. First :func:`sketch` makes 33 keys of each text, in any process: a digest of its wording, the
+bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
+:class:`TwinFinder` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
+are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
+differences removes what is different.
 
-Of near twins at the threshold, the keys propose the share that :meth:`Settings.recall` says; of n-gram twins
-about ``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets. Memory: 264 bytes a row, as much again
+Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**rows) ** bands``; of n-gram twins about
+``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets. Memory: 264 bytes a row, as much again
 while they are sorted, and the texts of the rows that share keys.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -25,13 +23,11 @@ from pydantic import Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.parts import Parts, run_parts
+from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.row_source import Problem
-from data_preprocessing.stage import LISTED, Removal, Result, Rows, Stage, read_problems
+from data_preprocessing.stages import LISTED, Chunk, Removal, Result, Run, Spool, Stage, show_progress
 from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
-from prime_ext.utils.files import atomic_path
 from prime_ext.verifiers.math.normalize import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
@@ -55,8 +51,9 @@ def _key(data: bytes, space: bytes) -> int:
 
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
-    """The keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
-    values = signature(_shingles(text, settings), settings).hashvalues.reshape(settings.bands, settings.rows)
+    """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
+    form = shingles(normal_form(text, settings.mask_numbers), settings.shingle)
+    values = signature(form, settings).hashvalues.reshape(settings.bands, settings.rows)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
     ngrams = word_ngrams(normal_form(text, False), settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
@@ -120,52 +117,44 @@ def shared_keys(keys: np.ndarray, bands: int) -> np.ndarray:
     return shared
 
 
-def first_of_each(
-    keys: np.ndarray, rows: Iterator[Compared], settings: Settings, levels: Sequence[str] = TWIN_LEVELS
-) -> Iterator[tuple[Compared, Compared, str, float]]:
-    """The rows that go, in order; of each the row that stays, the most literal level, and the similarity.
+class TwinFinder:
+    """Gets all rows in order and finds, for each, the row before it that it is a twin of.
 
-    ``keys`` has those of all rows, [rows, keys], in the order of ``rows``.
+    Args:
+        keys: of all rows, [rows, keys].
+        settings: what counts as a twin.
+        levels: those at which twins count.
     """
-    shared = shared_keys(keys, settings.bands)
-    staying: dict[int, list[int]] = {}
-    kept: dict[int, Compared] = {}
-    for number, row in enumerate(rows):
-        own = [int(key) for key in shared[number] if key]
-        others = sorted({other for key in own for other in staying.get(key, ())})
-        found = [(other, twin) for other in others if (twin := twin_level(row, kept[other], settings, levels))]
-        if found:
-            other, (level, similarity) = min(found, key=lambda hit: (TWIN_LEVELS.index(hit[1][0]), -hit[1][1], hit[0]))
-            yield row, kept[other], level, similarity
-        elif own:
-            kept[number] = row
-            for key in own:
-                if len(staying.setdefault(key, [])) < MOST_COMPARED:
-                    staying[key].append(number)
+
+    def __init__(self, keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS) -> None:
+        self._rows = iter(enumerate(shared_keys(keys, settings.bands)))
+        self._settings = settings
+        self._levels = levels
+        self._staying: dict[int, list[int]] = {}
+        self._kept: dict[int, Compared] = {}
+
+    def find(self, row: Compared) -> tuple[Compared, str, float] | None:
+        """Return the twin of the next row, the most literal level and the similarity; None if the row stays."""
+        number, keys = next(self._rows)
+        own = [int(key) for key in keys if key]
+        twins = []
+        for other in sorted({other for key in own for other in self._staying.get(key, ())}):
+            twin = twin_level(row, self._kept[other], self._settings, self._levels)
+            if twin is not None:
+                twins.append((other, *twin))
+        if twins:
+            other, level, similarity = min(twins, key=lambda hit: (TWIN_LEVELS.index(hit[1]), -hit[2], hit[0]))  # type: ignore[arg-type]
+            return self._kept[other], level, similarity
+        if own:
+            self._kept[number] = row
+        for key in own:
+            if len(self._staying.setdefault(key, [])) < MOST_COMPARED:
+                self._staying[key].append(number)
+        return None
 
 
-@dataclass(frozen=True)
-class _Sketches:
-    """Work for :func:`run_parts`: the keys of the training problems of a file, as ``<part>.npy``."""
-
-    settings: Settings
-
-    def __call__(self, rows: Path, part: Path) -> dict[str, Any]:
-        problems = [problem for problem in read_problems(rows) if problem.split == "train"]
-        with atomic_path(part.with_suffix(".npy")) as path:
-            np.save(path, np.array([sketch(row.problem, self.settings) for row in problems], dtype=np.uint64))
-        return {"rows": len(problems)}
-
-
-def name_of(problem: Problem) -> list[Any]:
-    """What tells a problem from all others, as JSON."""
-    return [problem.data_source, problem.split, problem.index]
-
-
-@lru_cache(maxsize=2)
-def _twins(plan: Path) -> Mapping[tuple[Any, ...], Mapping[str, Any]]:
-    with plan.open(encoding="utf-8") as lines:
-        return {tuple(found["name"]): found for found in map(json.loads, lines)}
+def _sketch_all(settings: Settings, texts: Sequence[str]) -> np.ndarray:
+    return np.array([sketch(text, settings) for text in texts], dtype=np.uint64)
 
 
 @dataclass(frozen=True)
@@ -185,7 +174,6 @@ class Deduplicate(Stage):
 
     name, title = "deduplicate", "duplicates among training problems; the first one stays"
     of = (MathProblem, CodeProblem)
-    surveys = True
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -194,31 +182,34 @@ class Deduplicate(Stage):
             if level in self.levels
         }
 
-    def survey(self, rows: Rows, plan: Path) -> None:
-        """``plan`` gets a line for each row that goes."""
+    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
         settings = Settings(
             self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
         )
-        parts = Parts(rows.folder, {"options": asdict(self), "rows": rows.identity})
-        made = run_parts(iter(rows.parts), _Sketches(settings), parts, min(rows.workers, len(rows.parts)))
-        found = [np.load(parts.path(number, ".npy")) for number, summary in made if summary["rows"]]
-        keys = np.concatenate(found) if found else np.zeros((0, 1), dtype=np.uint64)
-        training = (problem for problem in rows if problem.split == "train")
-        with plan.open("w", encoding="utf-8") as lines:
-            for row, of, level, similarity in first_of_each(keys, map(self._compared, training), settings, self.levels):
-                record = {"name": row.name, "of": of.name, "of_text": of.text[:MAX_SHOWN]}
-                lines.write(json.dumps(record | {"level": level, "similarity": round(similarity, 4)}) + "\n")
+        spool, keys = Spool(run.folder), []
+        texts = (
+            (chunk, [row.problem for row in chunk if row.split == "train"])
+            for chunk in show_progress(chunks, f"{self.name}: keys")
+        )
+        for chunk, made in run.workers.map(partial(_sketch_all, settings), texts):
+            spool.add(chunk)
+            if len(made):
+                keys.append(made)
+        finder = TwinFinder(np.concatenate(keys), settings, self.levels) if keys else None
+        for chunk in spool:
+            yield chunk, chunk if finder is None else [self._judge(problem, finder) for problem in chunk]
 
-    def _compared(self, problem: Problem) -> Compared:
+    def _judge(self, problem: Problem, finder: TwinFinder) -> Result:
+        if problem.split != "train":
+            return problem
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
-        return Compared(problem.problem, answer, name_of(problem))
-
-    def result(self, problem: Problem, plan: Path | None) -> Result:
-        assert plan is not None
-        found = _twins(plan).get(tuple(name_of(problem)))
+        # A list, for JSON: what tells a problem from all others.
+        name = [problem.data_source, problem.split, problem.index]
+        found = finder.find(Compared(problem.problem, answer, name))
         if found is None:
             return problem
-        source, _, index = found["of"]
-        details = {key: found[key] for key in ("level", "similarity", "of", "of_text")}
-        words = f"{source} {index} ({found['similarity']:.2f}): {found['of_text']}"
-        return Removal(RULE.format(found["level"]), words, details | {"text": problem.problem[:MAX_SHOWN]})
+        twin, level, similarity = found
+        shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
+        source, _, index = twin.name
+        words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"
+        return Removal(RULE.format(level), words, shown | {"text": problem.problem[:MAX_SHOWN]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What model stages ask, row by row: a dialogue is a generator that yields what it wants to know and gets the answers.
+"""What model stages ask, row by row: a dialogue is a generator that yields questions and is sent the answers.
 
     def rewriting(problem):
         for attempt in range(4):
@@ -9,84 +9,37 @@
                 return question
         return Removal("malformed", answer.text)
 
-The answer goes to the dialogue that asked, whatever others do meanwhile, so that a retry cannot meet the wrong row. A
-dialogue decides by nothing but its answers: run again on the same ones it does the same, which is all that resuming
-needs. Finished answers are kept in a file, so that none is asked for twice; what failed is asked again by the next run.
+An answer goes to the dialogue that asked, so that a retry cannot meet the wrong row. A dialogue decides by nothing but
+its answers: run again on the same ones it does the same, which is all that resuming needs. Finished answers are kept in
+a file, so that none is asked for twice; the next run asks again for what failed.
 """
 
 import hashlib
 import json
-import sqlite3
 import sys
-import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.grading import Judge, Judges
+from data_preprocessing.report import replace_half_characters
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import LineFile, lock_folder
 
-COMMIT_SECONDS = 1.0
-# Other stages hold the file only for the length of a commit.
-WAIT_SECONDS = 60.0
 Messages = Sequence[Mapping[str, str]]
+FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")
 
 
-class AnswerStore:
-    """Finished answers in an SQLite database, which is made if there is none; a context manager.
-
-    A process may be killed at any time and loses at most what came in since the last commit, a second. Several stages
-    may use one file at the same time. SourceError if the file is something else.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(path, timeout=WAIT_SECONDS)
-        self._pending: list[Response] = []
-        self._last_commit = time.monotonic()
-        try:
-            with self._connection:
-                self._connection.execute(
-                    "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT"
-                    " NULL, prompt_tokens INTEGER NOT NULL, finish TEXT NOT NULL)"
-                )
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise SourceError(f"{path} is no file of answers: {error}") from error
-
-    def find(self, keys: Iterable[str]) -> dict[str, Response]:
-        """Those of the answers that are there, by key."""
-        self.commit()
-        query = "SELECT key, text, tokens, prompt_tokens, finish FROM answers WHERE key = ?"
-        rows = (self._connection.execute(query, (key,)).fetchone() for key in keys)
-        return {row[0]: Response(*row) for row in rows if row is not None}
-
-    def put(self, response: Response) -> Response:
-        """Keep an answer under its key; returns it as a later run will find it: half characters are question marks."""
-        kept = replace(response, text=response.text.encode("utf-8", "replace").decode("utf-8"), detail="")
-        self._pending.append(kept)
-        if time.monotonic() - self._last_commit >= COMMIT_SECONDS:
-            self.commit()
-        return kept
-
-    def commit(self) -> None:
-        """Write what came in to the disk. The file is locked no longer than that."""
-        rows = [(r.key, r.text, r.tokens, r.prompt_tokens, r.finish) for r in self._pending]
-        with self._connection:
-            self._connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
-        self._pending.clear()
-        self._last_commit = time.monotonic()
-
-    def __enter__(self) -> "AnswerStore":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        # Also after an error: what is finished is kept.
-        self.commit()
-        self._connection.close()
+@contextmanager
+def open_answers(path: Path) -> Iterator[LineFile]:
+    """Open a file of finished answers, one process at a time. RunError: it holds something else."""
+    store = LineFile(path, lambda row: row["key"], FIELDS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock_folder(path.parent, "give another --answers"), store:
+        yield store
 
 
 @dataclass(frozen=True)
@@ -95,8 +48,8 @@ class Ask:
 
     Attributes:
         prompt: a chat.
-        sample: which of several answers to the same prompt.
-        attempt: how many answers to this were thrown away before; each has a seed of its own.
+        sample: number of the answer, of several to the same prompt.
+        attempt: number of answers that were thrown away before; each has a seed of its own.
     """
 
     prompt: Messages
@@ -104,7 +57,7 @@ class Ask:
     attempt: int = 0
 
     def seed(self, base: int) -> int:
-        """31 bits that differ between prompts, samples and attempts."""
+        """Return 31 bits that differ between prompts, samples and attempts."""
         asked = json.dumps(
             [base, [dict(message) for message in self.prompt], self.sample, self.attempt], sort_keys=True
         )
@@ -113,7 +66,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """The end of a dialogue whose question got no answer; ``refused``: asking the backend again is of no use."""
+    """The end of a dialogue whose question got no answer; ``refused``: the backend cannot be asked this."""
 
     detail: str
     refused: bool
@@ -125,9 +78,14 @@ Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 class Interviewer:
-    """Carries dialogues on: asks what the store does not know, and judges."""
+    """Runs dialogues: asks what the store does not have, and judges.
 
-    def __init__(self, backend: Backend, store: AnswerStore, sampling: Sampling, seed: int) -> None:
+    Attributes:
+        asked: answers that the backend was asked for.
+        found: answers that the store had.
+    """
+
+    def __init__(self, backend: Backend, store: LineFile, sampling: Sampling, seed: int) -> None:
         self.asked = 0
         self.found = 0
         self._backend = backend
@@ -138,7 +96,7 @@ class Interviewer:
         self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
-        """Carry dialogues on to their ends, all of them a turn at a time.
+        """Run dialogues to their ends, all of them a turn at a time.
 
         Raises:
             SourceError: the backend takes none of the first questions.
@@ -177,13 +135,15 @@ class Interviewer:
             key = hashlib.blake2b(json.dumps(named, sort_keys=True).encode(), digest_size=16).hexdigest()
             keys.append(key)
             requests[key] = Request(key, prompt, self._sampling, seed)
-        known: dict[str, Response | Unanswered] = dict(self._store.find(requests))
+        known: dict[str, Response | Unanswered] = {
+            key: Response(**self._store.rows[key]) for key in requests if key in self._store.rows
+        }
         self.found += len(known)
-        known.update(self._generated([request for key, request in requests.items() if key not in known]))
+        known.update(self._generate([request for key, request in requests.items() if key not in known]))
         return [known[key] for key in keys]
 
-    def _generated(self, requests: Sequence[Request]) -> dict[str, Response | Unanswered]:
-        """Answers to what the backend takes; the others say why not."""
+    def _generate(self, requests: Sequence[Request]) -> dict[str, Response | Unanswered]:
+        """Ask what the backend takes; the other questions are refused."""
         refused = self._refused(requests)
         taken = [request for request in requests if request.key not in refused]
         found: dict[str, Response | Unanswered] = {key: Unanswered(why, True) for key, why in refused.items()}
@@ -197,17 +157,14 @@ class Interviewer:
             if response.finish == "failed":
                 found[response.key] = Unanswered(response.detail or "no reason given", False)
             else:
-                found[response.key] = self._store.put(response)
-        self._store.commit()
+                kept = replace(response, text=replace_half_characters(response.text), detail="")
+                self._store.append({name: getattr(kept, name) for name in FIELDS})
+                found[response.key] = kept
         return found
 
     def _refused(self, requests: Sequence[Request]) -> dict[str, str]:
-        """Why the backend does not take some of the questions, by key."""
-        try:
-            self._backend.check(requests)
-            return {}
-        except BackendError:
-            refused = {}
+        """Return why the backend does not take some of the questions, by key."""
+        refused = {}
         for request in requests:
             try:
                 self._backend.check([request])

@@ -26,7 +26,6 @@ class Judge:
     response: str
     gold: str
     extra_info: Mapping[str, Any] = field(default_factory=dict)
-    code_reward: str = "all"
 
 
 class Judges:
@@ -36,7 +35,7 @@ class Judges:
         self._verifiers: dict[str, TaskVerifier] = {}
 
     def verdicts(self, judged: Sequence[Judge]) -> list[Verdict]:
-        """In their order."""
+        """Return the verdicts in order."""
 
         async def all_of_them() -> list[Verdict]:
             gate = asyncio.Semaphore(JUDGED_AT_A_TIME)
@@ -50,13 +49,11 @@ class Judges:
         return asyncio.run(all_of_them())
 
     async def verdict(self, judge: Judge) -> Verdict:
-        """One of them."""
+        """Return one verdict."""
         source = source_of(judge.data_source)
         options = dict(source.options)
         if source.task == "choice":
             options.update(choice_options(judge.extra_info))
-        elif source.task == "code":
-            options["reward"] = judge.code_reward
         if source.task not in self._verifiers:
             self._verifiers[source.task] = make_task_verifier(source.task)
         return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)

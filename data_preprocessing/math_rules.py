@@ -8,23 +8,12 @@ PRIME's data (arXiv 2502.01456, section on data), whose published script looks f
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stage import (
-    AROUND,
-    LISTED,
-    Filter,
-    Rule,
-    RuleStage,
-    around,
-    one_of,
-    rule_filter,
-    searched,
-)
+from data_preprocessing.stages import AROUND, LISTED, Rule, RuleStage, search, show_around
 
 MAX_CHARACTERS = 20_000
 
@@ -79,10 +68,10 @@ def without_drawings(text: str) -> str:
 
 
 def _figure(problem: MathProblem, text: str) -> str | None:
-    found = searched(_FIGURE, text)
+    found = search(_FIGURE, text)
     # A drawing that is there as code can be read.
     if found is None and "[asy]" not in problem.problem and "tikzpicture" not in text:
-        found = searched(_SHOWN, text)
+        found = search(_SHOWN, text)
     return found
 
 
@@ -92,7 +81,7 @@ def _choice(problem: MathProblem, text: str) -> str | None:
         for label in labels[1:]:
             match = label.search(text, match.end()) if match else None
         if first and match:
-            return around(text, first)
+            return show_around(text, first)
     return None
 
 
@@ -115,11 +104,11 @@ MATH_RULES = {
     ),
     "proof": Rule(
         "asks for a proof: the words prove, show that",
-        lambda row, text: searched(_PROOF, text),
+        lambda row, text: search(_PROOF, text),
         ("prove", "show"),
     ),
     "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
-    "blank": Rule("a blank to fill in", lambda row, text: searched(_BLANK, text), ("\\underline", "___", "\\_")),
+    "blank": Rule("a blank to fill in", lambda row, text: search(_BLANK, text), ("\\underline", "___", "\\_")),
     "no_answer": Rule("no gold answer", lambda row, text: None if row.answer else row.solution[-2 * AROUND :]),
     "no_digit": Rule(
         "an answer without a digit",
@@ -135,16 +124,11 @@ MATH_RULES = {
 MATH_ALWAYS = ("no_answer",)
 
 
-def math_filter(names: Sequence[str]) -> Filter:
-    """The filter of these rules."""
-    return rule_filter(MATH_RULES, names, without_drawings)
-
-
 @dataclass(frozen=True)
 class MathRules(RuleStage):
     """Which rules remove training problems; some always apply."""
 
-    rules: Annotated[tuple[Annotated[str, one_of(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)
+    rules: Annotated[tuple[Literal[tuple(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)  # type: ignore[valid-type]
 
     name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
     table, always = MATH_RULES, MATH_ALWAYS

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Math problems, and where those of RL come from: sets on the hub or in local files, and the generated task."""
+"""Math problems, and where those of RL come from: sets on the hub or in local files."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.row_source import Problem, Source, by_name
-from prime_ext.tasks import last_digit_chain
+from data_preprocessing.problems import Problem, Source, by_name
 from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import extract_answer
@@ -94,14 +93,5 @@ MATH_SOURCES = by_name(
         hub="AI-MO/NuminaMath-CoT",
         local={"train": "numina/train.jsonl"},
         id_column="id",
-    ),
-    Source(
-        "last_digit_chain",
-        "the generated task of the quickstart",
-        MathProblem,
-        solved_row,
-        last_digit_chain.DATA_SOURCE,
-        generate=last_digit_chain.generated,
-        bare=True,
     ),
 )

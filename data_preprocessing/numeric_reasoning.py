@@ -24,8 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import InputFiles, Made, finish, only_named, parser_of, unfinished
-from data_preprocessing.row_source import parsed_rows
+from data_preprocessing.command import InputFiles, Made, build_parser, check_names, finish, unfinished
+from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
@@ -35,7 +35,6 @@ from prime_ext.utils.files import write_json
 from prime_ext.utils.rows import BadRow, SourceError, hub_file
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
-_MAX_LISTED = 20
 SCHEMA = rl_schema(
     {
         "split": pa.string(),
@@ -64,17 +63,16 @@ class Place:
 
 @dataclass
 class Counts:
-    """What became of the rows of each task; ``bad`` by reason, ``listed`` the first of them."""
+    """What became of the rows of each task; ``bad`` by reason."""
 
     read: Counter[str] = field(default_factory=Counter)
     bad: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     merged: Counter[str] = field(default_factory=Counter)
     contradictory: Counter[str] = field(default_factory=Counter)
-    listed: list[dict[str, Any]] = field(default_factory=list)
 
 
 def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
-    """The files of a task by split: those of --input, else those below --data-dir, else the hub's."""
+    """Return the files of a task by split: those of --input, else those below --data-dir, else the hub's."""
     source = task.source
     if task.name in options.input:
         return dict(options.input[task.name])
@@ -86,8 +84,8 @@ def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
     return {split: hub_file(source.hub, name, source.revision or None) for split, (name,) in source.files.items()}
 
 
-def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
-    """The rows of a task that fit it; the others are printed and counted.
+def read_places(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
+    """Yield the rows of a task that fit it; print and count the others.
 
     Raises:
         SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
@@ -95,7 +93,7 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
     for split, path in files.items():
         good = 0
         # A row of another task may stand in the same file.
-        rows = parsed_rows(path, lambda row, *_: task.problem(row) if task.source.holds(row) else None)
+        rows = parse_rows(path, lambda row, *_: task.problem(row) if task.source.holds(row) else None)
         for number, found in rows:
             if found is None:
                 continue
@@ -105,8 +103,6 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
                     raise SourceError(f"{path} row {number}: {found}")
                 print(f"{path} row {number}: {found}", file=sys.stderr)
                 counts.bad[task.name][str(found)] += 1
-                if len(counts.listed) < _MAX_LISTED:
-                    counts.listed.append({"task": task.name, "file": path.name, "row": number, "reason": str(found)})
                 continue
             good += 1
             yield Place(task, split, path, number, found)
@@ -115,8 +111,8 @@ def usable(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) 
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
 
 
-def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
-    """Every problem once, white space aside; problems that have several answers are left out altogether.
+def drop_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
+    """Return every problem once, white space aside, without those that have several answers.
 
     Of a problem that is in several official splits, the copy in the test data stays.
     """
@@ -135,31 +131,25 @@ def without_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
     return [places[number] for number in sorted(kept)]
 
 
-def divided(places: Sequence[Place], groups: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """The output that each row goes to. Raises SourceError: ``official`` without official splits."""
+def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
+    """Return the output that a row goes to. Raises SourceError: ``official`` without official splits."""
     if options.splits == "test":
-        return ["test"] * len(places)
+        return "test"
     if options.splits == "hashed":
-        return [split_of(group, options.validation, options.test, options.seed) for group in groups]
-    for place in places:
-        if place.split == "all":
-            raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
-    return [place.split for place in places]
+        return split_of(group, options.validation, options.test, options.seed)
+    if place.split == "all":
+        raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
+    return place.split
 
 
-def described(
-    tasks: Sequence[Task],
-    places: Sequence[Place],
-    groups: Sequence[str],
-    outputs: Sequence[str],
-    counts: Counts,
-    options: argparse.Namespace,
+def describe(
+    tasks: Sequence[Task], rows: Sequence[tuple[Place, str, str]], counts: Counts, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The report."""
-    labels: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    """Return the report; ``rows`` are places, groups and outputs. ``written`` has labels by output."""
+    written: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     sides: dict[str, set[str]] = defaultdict(set)
-    for place, group, output in zip(places, groups, outputs, strict=True):
-        labels[place.task.name][output][place.task.label(place.problem.gold)] += 1
+    for place, group, output in rows:
+        written[place.task.name][output][place.task.label(place.problem.gold)] += 1
         sides[group].add(output)
     chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
     return {
@@ -168,30 +158,21 @@ def described(
             task.name: {
                 "published": sum(task.source.rows.values()) or None,
                 "read": counts.read[task.name],
-                "bad": counts.bad[task.name].total(),
-                "bad_by_reason": dict(counts.bad[task.name].most_common(_MAX_LISTED)),
+                "bad": dict(counts.bad[task.name].most_common()),
                 "duplicates_merged": counts.merged[task.name],
                 "contradictory_dropped": counts.contradictory[task.name],
-                "written": {
-                    output: {
-                        "rows": found.total(),
-                        "labels": dict(sorted(found.items())),
-                        "majority": round(max(found.values()) / found.total(), 4),
-                    }
-                    for output, found in sorted(labels[task.name].items())
-                },
+                "written": written[task.name],
             }
             for task in tasks
         },
         "groups": len(sides),
-        "largest_group": max(Counter(groups).values()),
+        "largest_group": max(Counter(group for _, group, _ in rows).values()),
         "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
-        "bad_rows": counts.listed,
     }
 
 
 def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem as a row of RL; ``extra`` is the rest of ``extra_info``."""
+    """Turn a problem into a row of RL; ``extra`` is the rest of ``extra_info``."""
     task, problem = place.task, place.problem
     described = {
         "texts": list(task.problem_texts(problem)),
@@ -206,7 +187,7 @@ def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str,
 
 
 def run(options: argparse.Namespace) -> Made:
-    """Convert and write: all files or none. Returns the report and the parquet files."""
+    """Convert and write all files or none. Returns the report and the parquet files."""
     if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
         raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
     tasks = [load_task(name) for name in options.tasks]
@@ -215,29 +196,31 @@ def run(options: argparse.Namespace) -> Made:
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
-    only_named(options.input, options.tasks, "--tasks")
+    check_names(options.input, options.tasks, "--tasks")
     counts = Counts()
-    places = [place for task in tasks for place in usable(task, source_files(task, options), counts, options.strict)]
+    places = [
+        place for task in tasks for place in read_places(task, source_files(task, options), counts, options.strict)
+    ]
     if options.duplicates == "merge":
-        places = without_duplicates(places, counts)
+        places = drop_duplicates(places, counts)
     if not places:
         raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
-    outputs = divided(places, groups, options)
-    report = described(tasks, places, groups, outputs, counts, options)
-    names = [name for name in OUTPUTS if name in outputs]
+    rows = [(place, group, choose_output(place, group, options)) for place, group in zip(places, groups, strict=True)]
+    report = describe(tasks, rows, counts, options)
+    names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
     with unfinished(options.output_dir) as hidden, ExitStack() as stack:
         write_json(hidden / "report.json", report)
         writers = {name: stack.enter_context(RowWriter(hidden / f"{name}.parquet", SCHEMA)) for name in names}
-        for place, group, name in zip(places, groups, outputs, strict=True):
+        for place, group, name in rows:
             extra = {"split": name, "index": writers[name].rows, "group": group}
             writers[name].write(choice_row(place, options.prompt, extra))
     return report, [options.output_dir / f"{name}.parquet" for name in names]
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("numeric_reasoning", __doc__)
+    top = build_parser("numeric_reasoning", __doc__)
     top.set_defaults(input={})
     top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
     about = "local files; repeatable"
@@ -265,10 +248,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
     def shown(report: Mapping[str, Any], _: list[Path]) -> int:
         for name, found in report["tasks"].items():
-            written = ", ".join(f"{output} {part['rows']}" for output, part in found["written"].items())
+            written = ", ".join(f"{output} {labels.total()}" for output, labels in sorted(found["written"].items()))
             published, read = found["published"], found["read"]
             of = f" ({published} were published)" if published not in (None, read) else ""
-            print(f"{name}: {read} rows{of}, {found['bad']} bad, {written}")
+            print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
         return 0
 
     return finish("numeric_reasoning", lambda: run(options), shown)

@@ -10,8 +10,8 @@
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, ``removed.jsonl``
 (every row that is not in them, why, and for duplicates and contaminated rows of what), ``choice.jsonl`` (what the math
 rules remove as multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
-them or none. Interrupted, the same command goes on where it was; the result depends neither on that nor on --workers.
-Afterwards the files are validated as by ``data_preprocessing.validate``.
+them or none. The result does not depend on --workers. Afterwards the files are validated as by
+``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See
 docs/reference/data.md.
@@ -19,13 +19,12 @@ docs/reference/data.md.
 
 import argparse
 import json
-import shutil
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -33,22 +32,34 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
+from pydantic import BeforeValidator, PositiveInt, TypeAdapter
 
 from data_preprocessing import validate
-from data_preprocessing.command import InputFiles, Made, finish, parser_of, positive, unfinished
+from data_preprocessing.check_solutions import CheckSolutions
+from data_preprocessing.code_rules import CodeRules, CodeTests
+from data_preprocessing.code_sources import CODE_SOURCES
+from data_preprocessing.command import InputFiles, Made, build_parser, check_positive, finish, unfinished
+from data_preprocessing.decontaminate import Decontaminate
+from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
+from data_preprocessing.math_sources import MATH_SOURCES
+from data_preprocessing.problems import Problem, RawChunk, Source, SplitRows, find_splits, read_chunks
 from data_preprocessing.report import BAD, Tally, markdown
-from data_preprocessing.row_source import Problem, SplitRows, inputs_of
-from data_preprocessing.stage import LISTED, SOURCES, Stage, read_problems, restored
-from data_preprocessing.steps import STAGES, StepResult, run_steps
+from data_preprocessing.stages import LISTED, Changed, Chunk, Removal, Run, Stage, Workers, show_progress
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
+from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.machine import available_cores
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.rows import BadRow, SourceError
 
+SOURCES: dict[str, Source] = {**MATH_SOURCES, **CODE_SOURCES}
+STAGES: dict[str, type[Stage]] = {
+    kind.name: kind for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
+}
+READING = "reading"
+CHOICE = "choice"
 Split = Literal["train", "validation", "test"]
 Files = Annotated[
     Mapping[Literal["all", "train", "validation", "test"], Path],
@@ -84,8 +95,6 @@ class PipelineSettings:
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
-    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
-    generated_rows: Mapping[Split, PositiveInt] = field(default_factory=dict)
     chunk_rows: PositiveInt = 5_000
     validate: ValidateSettings | None = None
 
@@ -134,63 +143,96 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
 
 
 def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:
-    """Run the pipeline and put the parts together: all files or none. Returns the report and the parquet files."""
+    """Run the pipeline and write all files or none. Returns the report and the parquet files."""
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     inputs = [
         rows
         for name, given in settings.sources.items()
-        for rows in inputs_of(
-            SOURCES[name], given.input, settings.data_dir, given.splits, settings.generated_rows, settings.seed
-        )
+        for rows in find_splits(SOURCES[name], given.input, settings.data_dir, given.splits)
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
-    result = run_steps(
-        inputs,
-        settings.stages,
-        folder / ".parts",
-        chunk_rows=settings.chunk_rows,
-        workers=workers,
-        strict=strict,
-        data_dir=settings.data_dir,
-    )
-    with unfinished(folder) as hidden, ExitStack() as stack:
-        tally = Tally(result.read)
-        with (hidden / "removed.jsonl").open("w", encoding="utf-8") as removed:
-            for records in result.records():
-                # In the order of the rows, whichever stage removed them.
-                removed.writelines(line for _, line in sorted((row["row"], tally.remove(row)) for row in records))
-        if MathRules.name in settings.stages:
-            with (hidden / "choice.jsonl").open("w", encoding="utf-8") as choice:
-                aside = (row["problem"] for records in result.records() for row in records if "problem" in row)
-                choice.writelines(json.dumps(_rl_row(restored(found), system)) + "\n" for found in aside)
-        report = _report(settings, bool(system), inputs, result, tally)
-        left = {found["split"] for found in report["sources"] if found["written"]}
-        if not left:
+    with unfinished(folder) as hidden:
+        with ExitStack() as stack:
+            tally = stack.enter_context(Tally(hidden, [READING, *settings.stages]))
+            temporary = stack.enter_context(TemporaryDirectory(dir=hidden))
+            state = Run(stack.enter_context(Workers(workers)), Path(temporary), folder, settings.data_dir)
+            chunks = read_problems(inputs, settings.chunk_rows, tally, state, strict)
+            for stage in settings.stages.values():
+                chunks = apply_stage(stage, chunks, tally, state)
+            if MathRules.name in settings.stages:
+                choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
+                tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(problem.rl_row(system)) + "\n")
+            writers: dict[str, pq.ParquetWriter] = {}
+            for chunk in show_progress(chunks, "writing"):
+                split = chunk[0].split
+                if split not in writers:
+                    writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
+                rows = [problem.rl_row(system) for problem in chunk]
+                writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
+        report = _report(settings, bool(system), inputs, state, tally)
+        if not writers:
             raise SourceError(_nothing(report))
-        splits = [split for split in OUTPUTS if split in left]
+        splits = [split for split in OUTPUTS if split in writers]
         refuse_leftovers(folder, splits)
         write_json(hidden / "report.json", report)
         write_text(hidden / "report.md", markdown(report))
-        writers = {
-            split: stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA)) for split in splits
-        }
-        for path in result.rows:
-            # A part has one source and one split.
-            problems = list(read_problems(path))
-            if problems:
-                rows = pa.Table.from_pylist([_rl_row(problem, system) for problem in problems], MATH_SCHEMA)
-                writers[problems[0].split].write_table(rows)
-    shutil.rmtree(folder / ".parts")
     return report, [folder / f"{split}.parquet" for split in splits]
 
 
-def _rl_row(problem: Problem, system: str) -> dict[str, Any]:
-    return SOURCES[problem.source].rl_row(problem, system)
+def read_problems(inputs: Sequence[SplitRows], size: int, tally: Tally, state: Run, strict: bool) -> Iterator[Chunk]:
+    """Yield the problems of all inputs, chunk by chunk; bad rows are counted, or with ``strict`` a SourceError."""
+    raw = ((chunk, chunk) for chunk in read_chunks(inputs, size))
+    for chunk, found in state.workers.map(parse_chunk, raw):
+        problems = []
+        for (number, row), problem in zip(chunk.rows, found, strict=True):
+            if isinstance(problem, BadRow):
+                if strict:
+                    raise SourceError(f"{chunk.file} row {number}: {problem}")
+                tally.read[chunk.split, chunk.source] += 1
+                shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
+                removal = Removal(BAD, str(problem))
+                tally.remove(READING, removal, chunk.split, chunk.source, chunk.file, number, shown)
+            else:
+                tally.read[chunk.split, problem.data_source] += 1
+                problems.append(problem)
+        if problems:
+            yield problems
+
+
+def parse_chunk(chunk: RawChunk) -> list[Problem | BadRow]:
+    """Turn rows into problems, or into the reason why they are none."""
+    source, found = SOURCES[chunk.source], []
+    for offset, (number, row) in enumerate(chunk.rows):
+        try:
+            found.append(source.problem(row, chunk.split, chunk.first + offset, file=chunk.file, row=number))
+        except (BadRow, RowError) as error:
+            found.append(BadRow(str(error)))
+    return found
+
+
+def apply_stage(stage: Stage, chunks: Iterator[Chunk], tally: Tally, state: Run) -> Iterator[Chunk]:
+    """Yield what a stage leaves of each chunk; count the rest."""
+    for chunk, results in stage.run(chunks, state):
+        left = []
+        for problem, result in zip(chunk, results, strict=True):
+            if isinstance(result, Removal):
+                shown = {"problem": problem.problem, "answer": problem.gist()}
+                place = problem.split, problem.data_source, problem.file, problem.row
+                tally.remove(stage.name, result, *place, shown)
+                if result.rule in tally.put_aside:
+                    tally.put_aside[result.rule](problem)
+                continue
+            if isinstance(result, Changed):
+                tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
+                result = result.problem
+            left.append(result)
+        if left:
+            yield left
 
 
 def _report(
-    settings: PipelineSettings, system: bool, inputs: Sequence[SplitRows], result: StepResult, tally: Tally
+    settings: PipelineSettings, system: bool, inputs: Sequence[SplitRows], state: Run, tally: Tally
 ) -> dict[str, Any]:
     rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
@@ -199,32 +241,23 @@ def _report(
         # Nothing about the machine.
         if stages[name].get("data"):
             stages[name]["data"] = Path(stages[name]["data"]).name
+    given_away = [
+        {"task": task, "level": level, "training_rows": len(rows), "test_rows": len(set(rows))}
+        for (task, level), rows in sorted(tally.given_away.items())
+    ]
     return {
         "title": settings.title,
-        "settings": {"system_prompt": system, "seed": settings.seed, "stages": stages},
+        "settings": {"system_prompt": system, "stages": stages},
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
-        "rules": rules,
-        **tally.described(),
-        "notes": dict(sorted(result.notes.items())),
-        "compared": result.used,
-        "contamination": _contamination(result),
+        **tally.describe(rules),
+        "notes": dict(sorted(tally.notes.items())),
+        "compared": state.compared,
+        "contamination": given_away,
     }
 
 
-def _contamination(result: StepResult) -> list[dict[str, Any]]:
-    """What was hit: by task and level, how many training rows went and how many test rows they gave away."""
-    hits: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for details in (record["details"] for records in result.records() for record in records):
-        if "task" in details:
-            hits[details["task"], details["level"]].append(str(details["task_row"]))
-    return [
-        {"task": task, "level": level, "training_rows": len(rows), "test_rows": len(set(rows))}
-        for (task, level), rows in sorted(hits.items())
-    ]
-
-
 def _nothing(report: Mapping[str, Any]) -> str:
-    """Why no row is left."""
+    """Return why no row is left."""
     if any(set(found["removed"]) - {BAD} for found in report["sources"]):
         return "nothing is left: the stages removed all rows"
     row = report["samples"][0]["rows"][0]
@@ -245,7 +278,7 @@ def add_run_arguments(top: argparse.ArgumentParser) -> None:
 def parser() -> argparse.ArgumentParser:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
-    top = parser_of("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
+    top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
     top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
     add_run_arguments(top)
@@ -265,7 +298,7 @@ def main(words: Sequence[str] | None = None) -> int:
     checks: list[str] = []
 
     def made() -> Made:
-        positive(options, "workers")
+        check_positive(options, "workers")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
         if settings.validate is not None:
             checks.extend(["--tokenizer", settings.validate.tokenizer])

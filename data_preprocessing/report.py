@@ -2,87 +2,115 @@
 """What became of rows: counts by source and rule, samples, and the report of them in Markdown."""
 
 import json
+import shutil
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from data_preprocessing.stage import Removal
+from data_preprocessing.stages import Removal
 
 # Of every rule and split.
 MAX_SAMPLES = 5
 MAX_SHOWN = 300
 BAD = "bad_row"
-BAR = 40
 
 
-def whole(text: str) -> str:
-    """Half characters, which cannot be written, as question marks."""
+def replace_half_characters(text: str) -> str:
+    """Return the text with question marks for half characters, which cannot be written."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def removal_record(
-    split: str, data_source: str, removal: Removal, file: str, row: int, shown: Mapping[str, str]
-) -> dict[str, Any]:
-    """A removed row: its line of ``removed.jsonl``, and what a sample should show of it."""
-    record = {"split": split, "data_source": data_source, "rule": removal.rule, "file": file, "row": row}
-    record |= {"evidence": whole(removal.evidence[:MAX_SHOWN]), "details": dict(removal.details)}
-    return record | {"shown": {key: whole(text[:MAX_SHOWN]) for key, text in shown.items()}}
-
-
-@dataclass
 class Tally:
-    """Counts by ``(split, data_source)`` and rule, and samples."""
+    """Counts rows by ``(split, data_source)`` and rule, keeps samples and writes ``removed.jsonl``; a context manager.
 
-    read: Counter[tuple[str, str]] = field(default_factory=Counter)
-    removed: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    samples: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    Args:
+        folder: gets ``removed.jsonl`` at the end.
+        parts: what removes rows, in the order of the lines in that file.
 
-    def remove(self, record: Mapping[str, Any]) -> str:
-        """Count a removed row and keep the first few of a rule; returns its line of ``removed.jsonl``."""
-        self.removed[record["split"], record["data_source"]][record["rule"]] += 1
-        kept = self.samples[record["split"], record["rule"]]
-        if len(kept) < MAX_SAMPLES:
-            place = {key: record[key] for key in ("file", "row", "evidence")}
-            kept.append({**place, **record["shown"], **record["details"]})
-        others = ("shown", "problem") if record["details"] else ("shown", "problem", "details")
-        return json.dumps({key: value for key, value in record.items() if key not in others}) + "\n"
+    Attributes:
+        read: rows.
+        notes: what stages count without removing.
+        given_away: numbers of the test rows that removed rows give away, by task and level.
+        put_aside: functions that get the problems that a rule removes, by rule.
+    """
 
-    def described(self) -> dict[str, Any]:
-        """As JSON."""
+    def __init__(self, folder: Path, parts: Sequence[str]) -> None:
+        self.read: Counter[tuple[str, str]] = Counter()
+        self.notes: Counter[str] = Counter()
+        self.given_away: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.put_aside: dict[str, Callable[[Any], object]] = {}
+        self._removed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._samples: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        self._folder = folder
+        # A part may run ahead of the next one; a file for each makes the order of the lines certain.
+        self._files = {part: tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8") for part in parts}
+
+    def remove(
+        self, part: str, removal: Removal, split: str, source: str, file: str, row: int, shown: Mapping[str, str]
+    ) -> None:
+        """Count and list a removed row; ``shown`` is what a sample shows of it."""
+        rule, details = removal.rule, dict(removal.details)
+        place = {"file": file, "row": row, "evidence": replace_half_characters(removal.evidence[:MAX_SHOWN])}
+        self._removed[split, source][rule] += 1
+        if "task" in details:
+            self.given_away[details["task"], details["level"]].append(str(details["task_row"]))
+        samples = self._samples[split, rule]
+        if len(samples) < MAX_SAMPLES:
+            texts = {key: replace_half_characters(text[:MAX_SHOWN]) for key, text in shown.items()}
+            samples.append({**place, **texts, **details})
+        line = {"split": split, "data_source": source, "rule": rule, **place}
+        self._files[part].write(json.dumps(line | ({"details": details} if details else {})) + "\n")
+
+    def describe(self, rules: Mapping[str, str]) -> dict[str, Any]:
+        """Return counts and samples as JSON, with the rules in this order."""
         sources = []
-        for split, source in sorted({*self.read, *self.removed}):
-            read, removed = self.read[split, source], dict(self.removed.get((split, source), {}))
-            counts = {"read": read, "removed": removed, "written": read - sum(removed.values())}
-            sources.append({"split": split, "data_source": source, **counts})
-        samples = [{"split": split, "rule": rule, "rows": rows} for (split, rule), rows in sorted(self.samples.items())]
-        return {"sources": sources, "samples": samples}
+        for split, source in sorted({*self.read, *self._removed}):
+            counts = self._removed[split, source]
+            removed = {rule: counts[rule] for rule in rules if counts[rule]}
+            read = self.read[split, source]
+            counted = {"read": read, "removed": removed, "written": read - sum(removed.values())}
+            sources.append({"split": split, "data_source": source, **counted})
+        samples = [{"split": split, "rule": rule, "rows": rows} for (split, rule), rows in self._samples.items()]
+        order = list(rules)
+        samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
+        return {"rules": dict(rules), "sources": sources, "samples": samples}
+
+    def __enter__(self) -> "Tally":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            with (self._folder / "removed.jsonl").open("w", encoding="utf-8") as removed:
+                for file in self._files.values():
+                    file.seek(0)
+                    shutil.copyfileobj(file, removed)
+        for file in self._files.values():
+            file.close()
 
 
 def cell(text: str) -> str:
-    """Text on one line of a table."""
+    """Return text for one line of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The lines of a table, and an empty one."""
+    """Return the lines of a table and an empty one."""
     return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Counts by source, what the rules mean, a funnel per split and examples of what was removed."""
-    rules, sources = list(report["rules"]), report["sources"]
-    used = [name for name in rules if any(found["removed"].get(name) for found in sources)]
+    """Return counts by source, what the rules mean, and examples of what was removed."""
+    sources = report["sources"]
+    used = [name for name in report["rules"] if any(name in found["removed"] for found in sources)]
     lines = [f"# {report['title']}", ""]
     lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
-    counts = [(found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]) for found in sources]
-    lines += table(
-        ["split", "data source", "read", *used, "written"],
-        [
-            [found["split"], found["data_source"], *(f"{n:,}" for n in numbers)]
-            for found, numbers in zip(sources, counts, strict=True)
-        ],
-    )
+    rows = []
+    for found in sources:
+        counts = [found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]]
+        rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
+    lines += table(["split", "data source", "read", *used, "written"], rows)
     lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
     lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
     if report.get("notes"):
@@ -95,12 +123,7 @@ def markdown(report: Mapping[str, Any]) -> str:
             hits = [list(found.values()) for found in report["contamination"]]
             lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
         lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
-    for split in dict.fromkeys(found["split"] for found in sources):
-        here = [found for found in sources if found["split"] == split]
-        removed = sum((Counter(found["removed"]) for found in here), Counter[str]())
-        lines += [f"## What is left of {split}", ""]
-        lines += _funnel(sum(found["read"] for found in here), removed, rules)
-    for samples in sorted(report["samples"], key=lambda found: rules.index(found["rule"])):
+    for samples in report["samples"]:
         lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
         shown = [
             [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
@@ -108,14 +131,3 @@ def markdown(report: Mapping[str, Any]) -> str:
         ]
         lines += table(["row", "seen", "problem", "answer"], shown)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _funnel(read: int, removed: Mapping[str, int], order: Sequence[str]) -> list[str]:
-    """A bar for what is left after each rule that removed something."""
-    left, width = read, max(map(len, [*order, "written"]))
-    lines = [f"{'read':<{width}} {'█' * BAR} {left:>9,}"]
-    for name in order:
-        if removed.get(name):
-            left -= removed[name]
-            lines.append(f"{name:<{width}} {'█' * round(BAR * left / read):<{BAR}} {left:>9,}  (-{removed[name]:,})")
-    return ["```text", *lines, "```", ""]

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from data_preprocessing.command import Made, positive
+from data_preprocessing.command import Made, check_positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, math_filter, unbalanced
+from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.rl_input import Row, problem_of
-from data_preprocessing.row_stage import RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
+from data_preprocessing.model_stage import Outcome, Row, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
 # As the published script.
@@ -216,8 +215,8 @@ def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
     return None
 
 
-def rewriting(row: Row, model: str, tries: int) -> Dialogue[list[Row] | Removal]:
-    """The dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
+def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
+    """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
     problem, gold = problem_of(row), row["reward_model"]["ground_truth"]
     choice = read_options(problem)
     if choice is None:
@@ -232,14 +231,6 @@ def rewriting(row: Row, model: str, tries: int) -> Dialogue[list[Row] | Removal]
     refers = _REFERS.search(choice.stem)
     if refers is not None:
         return Removal("refers_to_options", refers[0])
-    found = yield from _asked(problem, choice, gold, tries)
-    if isinstance(found, Removal):
-        return found
-    return _rewritten(row, found, gold)
-
-
-def _asked(problem: str, choice: Choice, gold: str, tries: int) -> Dialogue[str | Removal]:
-    """The open question, or the reason of the last answer for having none."""
     removal = Removal("malformed", "")
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
     for attempt in range(tries):
@@ -254,15 +245,16 @@ def _asked(problem: str, choice: Choice, gold: str, tries: int) -> Dialogue[str 
             return Removal("needs_options", why)
         fault = unfaithful(choice, gold, question)
         if fault is None:
-            return question
+            return _replace_question(row, question, gold)
         removal = Removal("unfaithful", f"{fault}: {question}")
     return removal
 
 
-def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
-    """The row with the open question, if the rules of all other problems let it pass."""
+def _replace_question(row: Row, question: str, gold: str) -> Outcome:
+    """Return the row with the open question, if the rules of all other problems let it pass."""
     split, index = row["extra_info"]["split"], row["extra_info"]["index"]
-    removal = math_filter(tuple(MATH_RULES))(MathProblem(row["data_source"], split, index, question, "", gold))
+    problem = MathProblem(row["data_source"], split, index, question, "", gold)
+    removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, without_drawings(question))
     if removal is not None:
         return Removal(f"rewritten_{removal.rule}", removal.evidence or question)
     *system, user = row["prompt"]
@@ -273,10 +265,10 @@ def _rewritten(row: Row, question: str, gold: str) -> list[Row] | Removal:
 
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
-    positive(options, "tries")
+    check_positive(options, "tries")
     settings = {"tries": options.tries}
-    stage = RowStage("Multiple choice to open questions", RULES, settings, first=options.merge)
-    return run_model_stage(options, stage, partial(rewriting, **settings))
+    title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
+    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings, first=options.merge)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -284,7 +276,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = "RL rows that go before the rewritten ones; the output has its name"
     top.add_argument("--merge", type=Path, metavar="FILE", help=about)
     top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

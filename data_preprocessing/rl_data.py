@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Math problems in verl's RL schema, filtered and checked: GSM8K, MATH, NuminaMath-CoT, the quickstart's task.
+"""Math problems in verl's RL schema, filtered and checked: GSM8K, MATH, NuminaMath-CoT.
 
     python -m data_preprocessing.rl_data --sources gsm8k math --data-dir DATA --output-dir data/math
     python -m data_preprocessing.rl_data --sources numina --input numina=my_set.jsonl --output-dir data/mine
-    python -m data_preprocessing.rl_data --sources last_digit_chain --generated-rows train=8192 --output-dir data/chain
 
 The plain case of ``data_preprocessing.pipeline``, which says what is written: sources from the command line, and the
 rules of math as the only stage. Without --data-dir and --input the rows come from the Hugging Face hub.
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_preprocessing import pipeline, validate
-from data_preprocessing.command import Made, finish, only_named, parser_of, positive
+from data_preprocessing.command import Made, build_parser, check_names, check_positive, finish
 from data_preprocessing.math_rules import MATH_ALWAYS, MATH_RULES, MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.pipeline import PipelineSettings, SourceSettings
@@ -24,8 +23,8 @@ from prime_ext.tasks.rl_rows import OUTPUTS
 
 def run(options: argparse.Namespace) -> Made:
     """Convert, filter and write. Returns the report and the parquet files."""
-    only_named(options.input, options.sources, "--sources")
-    positive(options, "chunk_rows", "workers")
+    check_names(options.input, options.sources, "--sources")
+    check_positive(options, "chunk_rows", "workers")
     rules = tuple(name for name in MATH_RULES if name in (*options.rules, *MATH_ALWAYS))
     settings = PipelineSettings(
         title="Math RL data",
@@ -35,23 +34,13 @@ def run(options: argparse.Namespace) -> Made:
         stages={MathRules.name: MathRules(rules)},
         data_dir=options.data_dir,
         system_prompt=options.system_prompt,
-        seed=options.seed,
-        generated_rows=dict(options.generated_rows),
         chunk_rows=options.chunk_rows,
     )
     return pipeline.run(settings, options.output_dir, workers=options.workers, strict=options.strict)
 
 
-def _count(word: str) -> tuple[str, int]:
-    """``split=number``."""
-    split, _, number = word.partition("=")
-    if split not in OUTPUTS or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{word} must be SPLIT=NUMBER with {', '.join(OUTPUTS)}")
-    return split, int(number)
-
-
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("rl_data", __doc__)
+    top = build_parser("rl_data", __doc__)
     about = "; ".join(f"{name}: {source.title}" for name, source in MATH_SOURCES.items())
     top.add_argument("--sources", nargs="+", choices=list(MATH_SOURCES), required=True, help=about)
     pipeline.add_run_arguments(top)
@@ -63,10 +52,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rules", nargs="*", choices=list(MATH_RULES), default=list(MATH_RULES), help=about)
     about = "actions: the seven actions and the form of a response (default); none; or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
-    about, metavar = "problems of last_digit_chain", "SPLIT=NUMBER"
-    top.add_argument("--generated-rows", nargs="+", type=_count, default=[], metavar=metavar, help=about)
-    top.add_argument("--seed", type=int, default=0, help="of generated problems (default: 0)")
-    top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a part, the unit of resuming")
+    top.add_argument("--chunk-rows", type=int, default=5_000, help="rows of a row group")
     return top
 
 

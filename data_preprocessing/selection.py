@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from data_preprocessing.command import Made
-from data_preprocessing.rl_input import Row
-from data_preprocessing.row_stage import Outcome, RowStage, finished, run_stage, stage_parser
-from data_preprocessing.stage import Removal
+from data_preprocessing.model_stage import Outcome, Row, run_command, run_stage, stage_parser
+from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import source_of
@@ -34,8 +33,8 @@ RULES = {
 class SelectionRule:
     """What a problem needs to stay: shares of a model's solutions, for ``all`` or ``any`` of the models that voted.
 
-    ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough, what the others
-    say does not matter. ``min_match`` comes besides the most frequent answer being the reference.
+    ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough. ``min_match`` is
+    in addition to the most frequent answer being the reference.
     """
 
     solvable_by: str = "model"
@@ -45,54 +44,56 @@ class SelectionRule:
     models: str = "all"
 
 
-def reason_against(votes: Sequence[Votes], rule: SelectionRule) -> tuple[str, str] | None:
-    """Why a problem goes, one of :data:`RULES` and what it saw; None if it stays.
+def find_reason(votes: Sequence[Votes], rule: SelectionRule) -> Removal | None:
+    """Return why a problem goes, by one of :data:`RULES`; None if it stays.
 
     With ``models="any"`` the reason is that of the model under which the problem comes furthest.
     """
     if not votes:
-        return "no_votes", ""
-    reasons = [_of_model(one, rule) for one in votes]
+        return Removal("no_votes", "")
     order = list(RULES)
-    found = sorted((reason for reason in reasons if reason is not None), key=lambda reason: order.index(reason[0]))
-    if not found or (rule.models == "any" and len(found) < len(reasons)):
+    reasons = [reason for one in votes if (reason := _reason_of_model(one, rule)) is not None]
+    reasons.sort(key=lambda reason: order.index(reason.rule))
+    if not reasons or (rule.models == "any" and len(reasons) < len(votes)):
         return None
-    return found[-1 if rule.models == "any" else 0]
+    return reasons[-1 if rule.models == "any" else 0]
 
 
-def _of_model(votes: Votes, rule: SelectionRule) -> tuple[str, str] | None:
+def _reason_of_model(votes: Votes, rule: SelectionRule) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
-    if rule.solvable_by == "model" and _short(votes.solvable, rule.min_solvable, votes.solutions):
-        return "unsolvable", f"{votes.solvable} {of} end in an answer"
-    if votes.answer is None or _short(votes.agreeing, rule.min_agreement, votes.solutions):
-        return "disagreement", f"{votes.agreeing} {of} give {votes.answer}"
-    if not votes.answer_matches or _short(votes.matching, rule.min_match, votes.solutions):
-        return "mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference"
+    if rule.solvable_by == "model" and _falls_short(votes.solvable, rule.min_solvable, votes):
+        return Removal("unsolvable", f"{votes.solvable} {of} end in an answer")
+    if votes.answer is None or _falls_short(votes.agreeing, rule.min_agreement, votes):
+        return Removal("disagreement", f"{votes.agreeing} {of} give {votes.answer}")
+    if not votes.answer_matches or _falls_short(votes.matching, rule.min_match, votes):
+        return Removal("mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference")
     return None
 
 
-def _short(count: int, share: float, total: int) -> bool:
-    """Whether a count falls short of a share; 0.6 of 5 are 3, whatever binary fractions say."""
-    return count < share * total - 1e-9
+def _falls_short(count: int, share: float, votes: Votes) -> bool:
+    # 0.6 of 5 are 3, whatever binary fractions say.
+    return count < share * votes.solutions - 1e-9
 
 
-def selected(row: Row, rule: SelectionRule) -> Outcome:
-    """The row, or why it goes; SourceError if it has other votes than those of ``validate_votes``."""
+def select(row: Row, rule: SelectionRule) -> Outcome:
+    """Return the row, or why it goes. Raises SourceError: it has other votes than those of ``validate_votes``."""
     if source_of(row["data_source"]).task != "math":
         return [row]
     try:
         votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]
     except TypeError as error:
         raise SourceError(f"extra_info.votes are not those of validate_votes: {error}") from error
-    reason = reason_against(votes, rule)
-    return [row] if reason is None else Removal(*reason)
+    return find_reason(votes, rule) or [row]
 
 
 def run(options: argparse.Namespace) -> Made:
     """Select and write. Returns the report and the parquet files."""
     rule = SelectionRule(**{name: getattr(options, name) for name in asdict(SelectionRule())})
-    stage = RowStage("Final selection", RULES, asdict(rule))
-    return run_stage(options, stage, lambda rows: [selected(row, rule) for row in rows])
+
+    def work(rows: Sequence[Row]) -> list[Outcome]:
+        return [select(row, rule) for row in rows]
+
+    return run_stage(options, work, title="Final selection", rules=RULES, settings=asdict(rule))
 
 
 def _share(word: str) -> float:
@@ -109,10 +110,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree"), ("match", "give the reference")):
         about = f"share of a model's solutions that must {what} (default: %(default)s)"
         top.add_argument(f"--min-{name}", type=_share, help=about)
-    top.add_argument(
-        "--models", choices=("all", "any"), help="which of the models that voted must find so (default: all)"
-    )
-    return finished(top, run, words)
+    about = "which of the models that voted must find so (default: all)"
+    top.add_argument("--models", choices=("all", "any"), help=about)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

@@ -1,191 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SFT data: problems answered by a teacher in the action-centric chain of thought, checked, as chats for verl.
+"""SFT data: problems answered by a teacher in a form that is checked, as chats for verl.
 
     python -m data_preprocessing.sft_data --input problems.jsonl --output-dir data/sft --name numina BACKEND
     python -m data_preprocessing.sft_data --input data/math/train.parquet --output-dir data/sft BACKEND
+    python -m data_preprocessing.sft_data --form chains --input data/numeric/train.parquet --output-dir data/chains \\
+        --responses 4 --temperature 0.8 --top-p 1 BACKEND
 
-The teacher sees a long prompt that explains the seven actions, the conversation that is written has the short one of
-RL. A response stays if it keeps to the form and, where there is a gold answer, is graded correct; otherwise the teacher
-is asked again, up to --tries times, each with a seed of its own. Input is any file of RL rows or of an instruction set
-(columns such as problem, question or instruction; --columns names others); with --ability math the gold answer is that
-of the column answer or expected_answer, or the last box of the column solution.
+A response stays if it keeps to the form and, where there is a gold answer, is graded correct; otherwise the teacher is
+asked again, up to --tries times, each with a seed of its own.
+
+--form actions: the teacher sees a long prompt that explains the seven actions, the conversation that is written has the
+short one of RL. Input is any file of RL rows or of an instruction set (columns such as problem, question or
+instruction; --columns names others); with --ability math the gold answer is that of the column answer or
+expected_answer, or the last box of the column solution.
+
+--form chains: the teacher sees one worked example and the prompt of a row of the six numeric sets. The output is what
+``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing import teacher
-from data_preprocessing.command import Made, positive
-from data_preprocessing.dialogues import Dialogue
-from data_preprocessing.grading import ungradable
+from data_preprocessing.command import Made, check_positive
+from data_preprocessing.dialogues import Ask, Dialogue, Messages
+from data_preprocessing.grading import Judge, ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
-from data_preprocessing.rl_input import Row, checked_row, problem_of, problem_texts
-from data_preprocessing.row_stage import Outcome, RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
-from data_preprocessing.teacher import SCHEMA, taught
-from prime_ext.generate.backend import Sampling
-from prime_ext.tasks.action_prompt import ACTIONS, NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
-from prime_ext.tasks.cells import RowError
+from data_preprocessing.model_stage import (
+    Outcome,
+    Row,
+    check_row,
+    problem_of,
+    run_command,
+    run_model_stage,
+    stage_parser,
+)
+from data_preprocessing.sft_forms import (
+    ACTION_RULES,
+    CHAIN_EXAMPLE,
+    CHAIN_RULES,
+    CHAIN_SYSTEM,
+    TEACHER_PROMPT,
+    read_actions,
+    read_chain,
+)
+from data_preprocessing.stages import Removal
+from prime_ext.generate.backend import Response, Sampling
+from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
+from prime_ext.tasks.cells import RowError, is_whole
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, read_source
-from prime_ext.verifiers.code.extraction import extract_program
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, source_of
 
-# The content is that behind Eurus-2-SFT-Data (arXiv 2502.01456, section on imitation); the wording is ours.
-MEANINGS = {
-    "ASSESS": "take stock: what is given, what is wanted, where the reasoning stands and what it lacks",
-    "ADVANCE": "take the reasoning forward: calculate, derive, conclude",
-    "VERIFY": "test what was found: recalculate, try an example, look for gaps and mistakes",
-    "SIMPLIFY": "split something difficult into parts, or put it into an easier form",
-    "SYNTHESIZE": "bring several findings together into one",
-    "PIVOT": "leave a way that does not lead on, say why, and choose another",
-    "OUTPUT": "the final answer, written for a reader who sees nothing of the rest",
+RULES = {
+    "truncated": "no response came to an end within --max-new-tokens",
+    **ACTION_RULES,
+    **CHAIN_RULES,
+    "wrong_answer": "no response in the right form has the gold answer",
+    "ungraded": "the verifier could not grade the response",
 }
-
-TEACHER_PROMPT = (
-    "You solve problems slowly and thoroughly, and you write your reasoning as a sequence of actions. These are the "
-    "actions:\n\n"
-    + "\n".join(f"[{action}] {meaning}." for action, meaning in MEANINGS.items())
-    + "\n\nRules of form:\n"
-    "- Every action begins with its name in square brackets, on a line of its own, and with nothing else on it.\n"
-    "- Within an action every step begins on a new line with #.\n"
-    "- Every action but the last ends with a line that names the next one: Next action: [NAME]\n"
-    "- Begin with [ASSESS]. Nothing stands before it.\n"
-    "- End with [OUTPUT], once. It needs no # and names no next action. It is the only part that the reader sees, so "
-    "it holds the whole answer in the form that the problem asks for.\n"
-    "- Between the first and the last action take any of the others, in any order and as often as the problem needs. "
-    "Check results before you give them, and change the approach when it fails.\n"
-    "- Use no other actions and no other headings in brackets."
+_EXTRA = {"split": pa.string(), "index": pa.int64(), "response": pa.int32(), "tries": pa.int32()}
+_EXTRA["ground_truth"] = pa.string()
+# What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
+SCHEMA = pa.schema(
+    {
+        "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "data_source": pa.string(),
+        "ability": pa.string(),
+        "extra_info": pa.struct(_EXTRA),
+    }
 )
-
-FIRST, LAST = "ASSESS", "OUTPUT"
-FORM_RULES = {
-    "no_action": "no line with the name of an action in brackets",
-    "preamble": "text before the first action",
-    "unknown_action": "an action that is none of the seven",
-    "wrong_start": f"the first action is not {FIRST}",
-    "wrong_end": f"the last action is not {LAST}, or {LAST} comes before the end",
-    "no_step": "an action without a line that begins with #, or the output is empty",
-    "next_action": "an action does not end with the name of the one that follows, or the output names a next one",
-    "no_answer": "the output has no final answer: a box, or a block of Python",
-}
-# An action stands on a line of its own; brackets in mathematics and lists are not names.
-_HEADING = re.compile(r"^[ \t]*\[([A-Z][A-Z_ ]*)\][ \t]*$", re.MULTILINE)
-_NEXT = re.compile(r"^[ \t]*Next action:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_NAMED = re.compile(r"\[([A-Z][A-Z_ ]*)\]\.?|([A-Z][A-Z_ ]*)\.?")
-_STEP = re.compile(r"^[ \t]*#+[ \t]*[^\s#]", re.MULTILINE)
-
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
-TRIES = 4
-RULES = {"truncated": teacher.RULES["truncated"], **FORM_RULES, **teacher.RULES}
-# Who judges gold answers of sets without a data source.
+# The first of these columns that a row has is the problem.
+KNOWN_COLUMNS = ("question", "problem", "prompt", "instruction", "text")
+# Judges gold answers of sets without a data source.
 MATH = "math"
 # Six words in a row are an explanation, which no final answer of a response equals.
 _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
-@dataclass(frozen=True)
-class Action:
-    """A stretch of a response.
+# ---- problems ----
 
-    Attributes:
-        name: as written.
-        text: what follows it, without the line on the next action.
-        next: what the last line names; None without such a line.
+
+def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
+    """Return the texts of the named columns, by default of the first known one. Raises BadRow: there is none.
+
+    A chat says what its user says.
     """
-
-    name: str
-    text: str
-    next: str | None
-
-
-def actions_of(response: str) -> tuple[str, list[Action]]:
-    """What stands before the first action, and the actions."""
-    headings = list(_HEADING.finditer(response))
-    if not headings:
-        return response.strip(), []
-    ends = [*(heading.start() for heading in headings[1:]), len(response)]
-    found = []
-    for heading, end in zip(headings, ends, strict=True):
-        text = response[heading.end() : end].strip()
-        lines = list(_NEXT.finditer(text))
-        named = None
-        # Only the last line counts: what follows it would be lost between two actions.
-        if lines and lines[-1].end() == len(text):
-            match = _NAMED.fullmatch(lines[-1][1])
-            named = (match[1] or match[2]) if match else lines[-1][1]
-            text = text[: lines[-1].start()].strip()
-        found.append(Action(heading[1], text, named))
-    return response[: headings[0].start()].strip(), found
-
-
-def format_fault(response: str, ability: str) -> tuple[str, str] | None:
-    """The first of :data:`FORM_RULES` that a response breaks and what it saw, or None.
-
-    Args:
-        response: of the teacher.
-        ability: ``math`` wants a box in the output, ``code`` a block of Python, anything else only an output.
-    """
-    before, actions = actions_of(response)
-    if not actions:
-        return "no_action", response[:200]
-    if before:
-        return "preamble", before[:200]
-    names = [action.name for action in actions]
-    unknown = [name for name in names if name not in ACTIONS]
-    if unknown:
-        return "unknown_action", unknown[0]
-    if names[0] != FIRST:
-        return "wrong_start", names[0]
-    if names.index(LAST) != len(names) - 1 if LAST in names else True:
-        return "wrong_end", " ".join(names)
-    for action, following in zip(actions, [*names[1:], None], strict=True):
-        if not (action.text if action.name == LAST else _STEP.search(action.text)):
-            return "no_step", f"{action.name}: {action.text[:200]}"
-        if action.next != following:
-            return "next_action", f"{action.name} names {action.next}, {following} follows"
-    return _answer_fault(actions[-1].text, ability)
-
-
-def _answer_fault(output: str, ability: str) -> tuple[str, str] | None:
-    answer: object = output
-    if ability in ("math", "code"):
-        answer = extract_answer(output) if ability == "math" else extract_program(output)
-    return None if answer else ("no_answer", output[-200:])
+    names = columns or [name for name in KNOWN_COLUMNS if name in row][:1]
+    missing = [name for name in names if name not in row]
+    if missing or not names:
+        raise BadRow(f"no column {missing[0] if missing else 'with a question'}; it has {', '.join(map(str, row))}")
+    texts = []
+    for value in (row[name] for name in names):
+        if isinstance(value, list) and all(isinstance(message, Mapping) for message in value):
+            value = "\n".join(str(message.get("content", "")) for message in value if message.get("role") == "user")
+        if not isinstance(value, str) or not value.strip() or not is_whole(value):
+            raise BadRow(f"the question must be a text that is not empty, got {str(value)[:40]!r}")
+        texts.append(value.strip())
+    return "\n\n".join(texts)
 
 
 def problem_row(
     raw: Mapping[str, Any], path: Path, number: int, name: str, ability: str, columns: Sequence[str]
 ) -> Row:
-    """A row as one of RL, with ``judge``, the data source that decides for the verifier; BadRow if it is none.
+    """Return a row as one of RL, with ``judge``, the data source that selects the verifier. Raises BadRow.
 
     The gold answer may be None, and the prompt is one message without the suffix of RL. ``name``, ``ability`` and
     ``columns`` (none: the usual ones) are of instruction sets.
     """
     if isinstance(raw.get("reward_model"), Mapping):
-        row = checked_row(raw)
-        try:
-            source_of(row["data_source"])
-        except UnknownSource as error:
-            raise BadRow(str(error).partition(";")[0]) from error
+        row = check_row(raw)
+        find_task(row)
         return {**row, "judge": row["data_source"]}
     name = name or path.name.split(".")[0]
-    prompt = [{"role": "user", "content": "\n\n".join(problem_texts(raw, columns))}]
+    prompt = [{"role": "user", "content": read_question(raw, columns)}]
     gold: Any = gold_of(raw) if ability == "math" else None
     return {**rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}), "judge": MATH}
 
 
 def gold_of(raw: Mapping[str, Any]) -> str | None:
-    """The gold answer of a mathematical instruction that the verifier can use, or None."""
+    """Return the gold answer of a mathematical instruction that the verifier can use, or None."""
     if not any(raw.get(name) for name in ("answer", "expected_answer", "solution")):
         return None
     try:
@@ -199,49 +141,137 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
     return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
 
 
-def checked(text: str, ability: str) -> str | Removal:
-    """The response as it is learnt, or what is wrong with its form."""
-    fault = format_fault(text, ability)
-    return text.strip() if fault is None else Removal(*fault)
+def find_task(row: Row) -> str:
+    """Return the task of the row's data source. Raises BadRow: it has none."""
+    try:
+        return source_of(row["data_source"]).task
+    except UnknownSource as error:
+        raise BadRow(str(error).partition(";")[0]) from error
 
 
-def answering(row: Row, model: str, responses: int, tries: int, system: str) -> Dialogue[Outcome]:
-    """The dialogue about a problem; the suffix says how the answer is written, to the teacher and to the student."""
+def choice_row(raw: Mapping[str, Any], *place: object) -> Row:
+    """Return an RL row that is multiple choice. Raises BadRow: it is not."""
+    row = check_row(raw)
+    task = find_task(row)
+    if task != "choice":
+        raise BadRow(f"{row['data_source']} is of {task}, not of the numeric sets")
+    return row
+
+
+# ---- teaching ----
+
+
+def teach(
+    row: Row,
+    prompt: Messages,
+    shown: Messages,
+    read: Callable[[str], str | Removal],
+    judge: str,
+    *,
+    responses: int,
+    tries: int,
+) -> Dialogue[list[Row] | Removal]:
+    """Ask for different responses in the right form and, where there is a gold answer, with the right answer.
+
+    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learnt, or what is
+    wrong with its form; ``judge`` is the data source that decides for the verifier. A gold answer may be None. Returns
+    rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
+    """
+    gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
+    found: dict[int, tuple[str, int]] = {}
+    removal = Removal("truncated", "")
+    for attempt in range(tries):
+        missing = [number for number in range(responses) if number not in found]
+        if not missing:
+            break
+        said: Sequence[Response] = yield [Ask(prompt, sample=number, attempt=attempt) for number in missing]
+        good: dict[int, str] = {}
+        for number, answer in zip(missing, said, strict=True):
+            text = Removal("truncated", answer.text[-200:]) if answer.finish == "length" else read(answer.text)
+            if isinstance(text, Removal):
+                removal = text
+            else:
+                good[number] = text
+        if gold is None:
+            found |= {number: (text, attempt + 1) for number, text in good.items()}
+            continue
+        verdicts: Sequence[Verdict] = yield [Judge(judge, text, gold, extra) for text in good.values()]
+        for (number, text), verdict in zip(good.items(), verdicts, strict=True):
+            if verdict.correct:
+                found[number] = (text, attempt + 1)
+            else:
+                rule = "ungraded" if verdict.grader_failure else "wrong_answer"
+                removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
+    unique: dict[str, Row] = {}
+    for number, (text, n_tries) in sorted(found.items()):
+        source = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
+        conversation = {
+            "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
+            "data_source": row["data_source"],
+            "ability": row["ability"],
+            "extra_info": {**source, "ground_truth": gold},
+        }
+        unique.setdefault(text, conversation)
+    return list(unique.values()) or removal
+
+
+def answer_in_actions(row: Row, model: str, system: str, responses: int, tries: int) -> Dialogue[Outcome]:
+    """Lead the dialogue about a problem; the suffix says how the answer is written, to teacher and student."""
     user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
-    prompt, read = [{"role": "system", "content": TEACHER_PROMPT}, user], partial(checked, ability=row["ability"])
-    return taught(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
+    prompt = [{"role": "system", "content": TEACHER_PROMPT}, user]
+    read = partial(read_actions, ability=row["ability"])
+    return teach(row, prompt, shown, read, row["judge"], responses=responses, tries=tries)
+
+
+def answer_in_chains(row: Row, model: str, min_steps: int, responses: int, tries: int) -> Dialogue[Outcome]:
+    """Lead the dialogue about a row: the teacher sees one worked example, then what the row shows."""
+    example = [("system", CHAIN_SYSTEM), ("user", CHAIN_EXAMPLE[0]), ("assistant", CHAIN_EXAMPLE[1])]
+    prompt = [{"role": role, "content": content} for role, content in example]
+    prompt += [message for message in row["prompt"] if message["role"] != "system"]
+    read = partial(read_chain, min_steps=min_steps)
+    return teach(row, prompt, row["prompt"], read, row["data_source"], responses=responses, tries=tries)
+
+
+def chat_schema(path: Path) -> pa.Schema:
+    """Return the schema of the output. Raises SourceError: the file has no rows."""
+    for _ in read_source(path):
+        return SCHEMA
+    raise SourceError(f"{path} has no rows")
 
 
 def run(options: argparse.Namespace) -> Made:
     """Ask, check and write. Returns the report and the parquet files."""
-    positive(options, "tries", "responses")
-    system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
-
-    def schema_of(path: Path) -> pa.Schema:
-        """Looks at the file before a model is loaded."""
-        for _ in read_source(path):
-            return SCHEMA
-        raise SourceError(f"{path} has no rows")
-
-    parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
+    check_positive(options, "tries", "responses", "min_steps")
     settings = {"tries": options.tries, "responses": options.responses}
-    described = {**settings, "own_prompt": system == SYSTEM_PROMPT}
-    stage = RowStage("SFT data", RULES, described, schema_of, parse)
-    return run_model_stage(options, stage, partial(answering, system=system, **settings))
+    if options.form == "chains":
+        dialogue: Any = partial(answer_in_chains, min_steps=options.min_steps, **settings)
+        parse: Any = choice_row
+        form = {"min_steps": options.min_steps}
+    else:
+        system = read_system_prompt(options.system_prompt, NAMED_PROMPTS)
+        dialogue = partial(answer_in_actions, system=system, **settings)
+        parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
+        form = {"own_prompt": system == SYSTEM_PROMPT}
+    described = {**settings, "form": options.form, **form}
+    return run_model_stage(
+        options, dialogue, title="SFT data", rules=RULES, settings=described, schema=chat_schema, parse=parse
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("sft_data", __doc__, SAMPLING)
+    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
     top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
     about = "of rows that have none: math, code, or any other word (default: math)"
     top.add_argument("--ability", default="math", help=about)
     top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
     top.add_argument("--responses", type=int, default=1, help="different ones per problem at most (default: 1)")
-    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per response at most (default: {TRIES})")
-    about = "of the conversations: actions: the short prompt of RL (default); none; or a text file"
+    top.add_argument("--tries", type=int, default=4, help="answers per response at most (default: 4)")
+    top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
+    about = "of actions: the short prompt of RL (actions, default), none, or a text file"
     top.add_argument("--system-prompt", default="actions", help=about)
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@
 Near-duplicates are found by word n-grams, and by MinHash over the character n-grams of normal forms.
 MinHash (Broder 1997) with locality-sensitive hashing only proposes pairs; the Jaccard similarity of a proposed pair is
 computed exactly, so there are no false hits. A pair at the threshold is proposed with the probability
-:meth:`Settings.recall` says. The hashes are keyed by nothing but the settings: the same input gives the same hits.
+``1 - (1 - threshold**rows) ** bands`` (0.998). The same input gives the same hits.
 """
 
 import re
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, get_args
 
@@ -20,6 +20,8 @@ from pydantic import Field
 
 try:
     from datasketch import MinHash, MinHashLSH
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 except ImportError as error:
     raise ImportError('near-duplicates need datasketch: pip install "prime-ext[data]"') from error
 
@@ -53,9 +55,8 @@ class Settings:
         bands: bands of the locality-sensitive hashing.
         rows: MinHash values per band.
         ngram: words of a word n-gram.
-        ngram_share: share of a text's word n-grams that another one must have; texts with fewer than
-            ``least_ngrams`` of them are left to the other tests.
-        least_ngrams: see ``ngram_share``.
+        ngram_share: share of a text's word n-grams that another one must have.
+        least_ngrams: texts with fewer word n-grams are left to the other tests.
         mask_numbers: whether numbers count in a normal form (:func:`~prime_ext.step_rm.question_split.normal_form`).
     """
 
@@ -68,13 +69,9 @@ class Settings:
     least_ngrams: int = 5
     mask_numbers: bool = True
 
-    def recall(self, similarity: float) -> float:
-        """The probability that a pair of this similarity is looked at."""
-        return 1 - (1 - similarity**self.rows) ** self.bands
-
 
 def shingles(form: str, size: int) -> frozenset[int]:
-    """Checksums of all character n-grams of a normal form; of the form itself if it is shorter."""
+    """Return checksums of all character n-grams of a normal form; of the form itself if it is shorter."""
     data = form.encode()
     if len(data) <= size:
         return frozenset([zlib.crc32(data)])
@@ -82,64 +79,59 @@ def shingles(form: str, size: int) -> frozenset[int]:
 
 
 def word_ngrams(form: str, size: int) -> frozenset[str]:
-    """All runs of ``size`` words; empty if there are fewer words."""
+    """Return all runs of ``size`` words; none if there are fewer words."""
     words = form.split()
     return frozenset(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
 def jaccard(left: frozenset[int], right: frozenset[int]) -> float:
-    """|A and B| / |A or B|; both are non-empty."""
+    """Return |A and B| / |A or B| of two sets that are not empty."""
     shared = len(left & right)
     return shared / (len(left) + len(right) - shared)
 
 
 @lru_cache(maxsize=8)
 def _blank(n_values: int) -> MinHash:
-    # The checksums have 32 bits, as this scheme wants them.
+    # The checksums have 32 bits, as this scheme needs them.
     return MinHash(n_values, seed=_MINHASH_SEED, hashfunc=int, scheme="affine32")
 
 
 def signature(form: frozenset[int], settings: Settings) -> MinHash:
-    """The MinHash signature of character n-grams."""
-    found = _blank(settings.bands * settings.rows).copy()
-    found.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
-    return found
+    """Return the MinHash signature of character n-grams."""
+    minhash = _blank(settings.bands * settings.rows).copy()
+    minhash.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
+    return minhash
 
 
 def wording(text: str) -> str:
-    """The words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
+    """Return the words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
     # Normal forms have no operators, and x - 1 is not x + 1.
     return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
 
 
-@dataclass
 class SimilarityIndex:
-    """Rows by number, to be asked which of them another row gives away, and how literally.
+    """Rows by number, to find which of them another row gives away, and how literally.
 
     A row is one text or several. What a level cannot tell apart has one :data:`Entry`; otherwise a set with many twins
-    would cost the square of their number.
-
-    Attributes:
-        entries: of every row.
-        rows: the numbers of the rows of an entry.
+    would cost the square of their number. ``rows`` are the numbers of the rows of an entry.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    entries: list[list[Entry]] = field(default_factory=list)
-    rows: dict[Entry, list[int]] = field(default_factory=dict)
-    _first_shingles: dict[frozenset[int], int] = field(default_factory=dict)
-    _first_ngrams: dict[frozenset[str], int] = field(default_factory=dict)
-    _shingles: dict[int, frozenset[int]] = field(default_factory=dict)
-    _ngram_keys: dict[str, list[int]] = field(default_factory=dict)
-    _ngram_counts: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        settings = self.settings
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings = settings or Settings()
+        self.rows: dict[Entry, list[int]] = {}
+        self._n_rows = 0
+        self._first_shingles: dict[frozenset[int], int] = {}
+        self._first_ngrams: dict[frozenset[str], int] = {}
+        self._shingles: dict[int, frozenset[int]] = {}
+        self._ngram_keys: dict[str, list[int]] = {}
+        self._ngram_counts: dict[int, int] = {}
         self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
 
     def add(self, *texts: str) -> None:
         """Keep a row under the next number, from 0."""
-        row, entries, (form, ngrams) = len(self.entries), self._forms(texts), self._sets(texts)
+        row = self._n_rows
+        entries = self._forms(texts)
+        form, ngrams = self._sets(texts)
         first = self._first_shingles.setdefault(form, row)
         entries.append(("near", first))
         if first == row:
@@ -152,12 +144,12 @@ class SimilarityIndex:
                 self._ngram_counts[row] = len(ngrams)
                 for ngram in ngrams:
                     self._ngram_keys.setdefault(ngram, []).append(row)
-        self.entries.append(entries)
+        self._n_rows += 1
         for entry in entries:
             self.rows.setdefault(entry, []).append(row)
 
     def hits(self, *texts: str) -> list[tuple[Entry, float]]:
-        """All entries that a row hits, with the similarity: Jaccard (``near``), share of n-grams (``ngrams``), or 1."""
+        """Return the entries that a row hits, with the similarity: Jaccard (near), share of n-grams, or 1."""
         found: list[tuple[Entry, float]] = [(entry, 1.0) for entry in self._forms(texts) if entry in self.rows]
         form, ngrams = self._sets(texts)
         for row in sorted(self._lsh.query(signature(form, self.settings))):
@@ -173,58 +165,43 @@ class SimilarityIndex:
         return found
 
     def match(self, *texts: str, levels: Sequence[str] = LEVELS) -> tuple[str, float, int] | None:
-        """The most literal of these levels at which a row hits another, the similarity, and the other's number.
+        """Return the most literal of these levels at which a row hits another, the similarity, and the other's number.
 
         Of several at one level it is the most similar, of equally similar ones the first. None without a hit.
         """
         found = [(entry[0], value, self.rows[entry][0]) for entry, value in self.hits(*texts) if entry[0] in levels]
-        return min(found, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)
+        return min(found, key=lambda hit: (LEVELS.index(hit[0]), -hit[1], hit[2]), default=None)  # type: ignore[arg-type]
 
     def _forms(self, texts: Sequence[str]) -> list[Entry]:
-        whole = "\n".join(texts)
+        joined = "\n".join(texts)
         parts = [normal_form(text, self.settings.mask_numbers) for text in texts]
         # Short ones ("4 in all") name nothing.
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
-        named = {"exact": whole, "normalised": wording(whole), "numbers": normal_form(whole, True)}
+        named = {"exact": joined, "normalised": wording(joined), "numbers": normal_form(joined, True)}
         return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
-        whole = "\n".join(texts)
-        form = shingles(normal_form(whole, self.settings.mask_numbers), self.settings.shingle)
-        return form, word_ngrams(normal_form(whole, False), self.settings.ngram)
+        joined = "\n".join(texts)
+        form = shingles(normal_form(joined, self.settings.mask_numbers), self.settings.shingle)
+        return form, word_ngrams(normal_form(joined, False), self.settings.ngram)
 
 
 def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The name of the group of each row, 16 hexadecimal digits.
+    """Return the name of the group of each row, 16 hexadecimal digits.
 
-    Two rows are linked if the contamination report, with the same settings, would call one of them a hit of the other;
-    a group is whatever links connect. Its name is the least of the names that its members would have alone, so it
-    depends neither on the order of the rows nor on those of other groups.
+    Two rows are linked if one of them hits the other in a :class:`SimilarityIndex`; a group is whatever links connect.
+    Its name is the least of the names that its members would have alone, so it depends neither on the order of the rows
+    nor on those of other groups.
     """
     index = SimilarityIndex()
     for texts in rows:
         index.add(*texts)
-    # The whole index, not what came before: whether one text contains another depends on the direction.
-    hits = ((row, index.rows[entry][0]) for row, texts in enumerate(rows) for entry, _ in index.hits(*texts))
-    roots = connected(len(rows), hits)
+    # All rows, not those before: whether one text contains another depends on the direction.
+    links = [(row, index.rows[entry][0]) for row, texts in enumerate(rows) for entry, _ in index.hits(*texts)]
+    graph = coo_array((np.ones(len(links)), tuple(zip(*links, strict=True))), shape=(len(rows), len(rows)))
+    roots = connected_components(graph, directed=False)[1]
     alone = [group_of("\n".join(texts), "numbers") for texts in rows]
     names: dict[int, str] = {}
     for root, name in zip(roots, alone, strict=True):
         names[root] = min(name, names.get(root, name))
     return [names[root] for root in roots]
-
-
-def connected(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """The smallest member of the connected component of each of ``n`` nodes."""
-    parent = list(range(n))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for left, right in links:
-        low, high = sorted((root(left), root(right)))
-        parent[high] = low
-    return [root(node) for node in range(n)]

@@ -15,23 +15,28 @@ import asyncio
 import hashlib
 import importlib
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from tqdm import tqdm
 
-from data_preprocessing.command import parser_of
+from data_preprocessing.command import build_parser, run_program
 from data_preprocessing.grading import Judges
-from data_preprocessing.rl_input import COLUMNS, row_faults, schema_faults
+from data_preprocessing.report import table
+from prime_ext.tasks.cells import held, is_whole
+from prime_ext.tasks.checked import Text
+from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers.sources import UnknownSource, register_source
+from prime_ext.verifiers.sources import register_source
 
 # Tests of programs are large.
 BATCH = 256
@@ -39,8 +44,86 @@ BATCH = 256
 NO_SPLIT = "dummy"
 
 
+def _refuse_half_characters(text: str) -> str:
+    if not is_whole(text):
+        raise ValueError("must not have half a character (a lone surrogate)")
+    return text
+
+
+def _end_with_user(messages: list["Message"]) -> list["Message"]:
+    if messages[-1].role != "user":
+        raise ValueError("must end with a message of the user")
+    return messages
+
+
+WholeText = Annotated[Text, AfterValidator(_refuse_half_characters)]
+
+
+class Message(BaseModel):
+    role: Literal["system", "user", "assistant"]
+    content: WholeText
+
+
+class RewardModel(BaseModel):
+    style: Literal["rule"]
+    ground_truth: WholeText
+
+
+class ExtraInfo(BaseModel):
+    split: str
+    index: Annotated[int, Field(strict=True)]
+
+
+class RLRow(BaseModel):
+    """A row of verl's schema; it may have further columns."""
+
+    data_source: WholeText
+    prompt: Annotated[list[Message], Field(min_length=1), AfterValidator(_end_with_user)]
+    ability: WholeText
+    reward_model: RewardModel
+    extra_info: ExtraInfo
+
+
+COLUMNS = tuple(RLRow.model_fields)
+
+
+def schema_faults(schema: pa.Schema) -> list[str]:
+    """Return what is wrong with the columns of a file."""
+    missing = [f"no column {name}" for name in COLUMNS if name not in schema.names]
+    if missing:
+        return missing
+    try:
+        unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
+    except SourceError as error:
+        return [str(error)]
+    return []
+
+
+def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the schema that rows of all of these fit. Raises SourceError: there is none."""
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
+
+
+def row_faults(row: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a row; it may have anything in its columns."""
+    try:
+        RLRow.model_validate(dict(row))
+    except ValidationError as error:
+        faults = []
+        for found in error.errors(include_url=False):
+            name = ".".join(map(str, found["loc"]))
+            words = re.sub(r"^(?:Value error, must|\w+ should)", "must", found["msg"])
+            missing = f"no column {name}; {held(row)}" if len(found["loc"]) == 1 else f"{name} is missing"
+            faults.append(missing if found["type"] == "missing" else f"{name} {words}, is {str(found['input'])[:40]!r}")
+        return faults
+    return []
+
+
 def digest(value: Any) -> int:
-    """64 bits that tell names and prompts apart."""
+    """Return 64 bits that identify a name or a prompt."""
     text = json.dumps(value, sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -78,11 +161,11 @@ class Validator:
         self._golds: dict[int, int] = {}
 
     async def check(self, files: Sequence[Path]) -> None:
-        """Check all rows of the files; SourceError if one cannot be read."""
+        """Check all rows of the files. Raises SourceError: one cannot be read."""
         for path in files:
             number = 0
             with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
-                for rows in batches(path):
+                for rows in read_batches(path):
                     for row, length in zip(rows, self._lengths([row["prompt"] for row in rows]), strict=True):
                         number += 1
                         await self._check(row, length, f"{path.name} row {number}")
@@ -130,8 +213,8 @@ class Validator:
         return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
-def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a file, some at a time; SourceError if it is no parquet file of the schema."""
+def read_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a file in batches. Raises SourceError: it is not a parquet file of the schema."""
     if not path.is_file():
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
@@ -148,7 +231,7 @@ def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A tokenizer with a chat template; SourceError if there is none at that place."""
+    """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
     from transformers import AutoTokenizer
 
     try:
@@ -160,23 +243,18 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def table(sources: Mapping[str, SourceCount], unit: str) -> str:
-    """A line per source."""
-    rows: list[tuple[str, ...]] = [
-        ("data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})")
-    ]
+def tabulate(sources: Mapping[str, SourceCount], unit: str) -> str:
+    """Return a table with a line for each source."""
+    rows = []
     for name, count in sorted(sources.items()):
         numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
-        rows.append((name, *(f"{number:,}" for number in numbers)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    )
+        rows.append([name, *(f"{number:,}" for number in numbers)])
+    header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
+    return "\n".join(table(header, rows)[:-1])
 
 
 def parser() -> argparse.ArgumentParser:
-    top = parser_of("validate", __doc__)
+    top = build_parser("validate", __doc__)
     top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
     top.add_argument("--max-prompt-length", type=int, help="tokens that a prompt may have")
@@ -193,25 +271,23 @@ def main(words: Sequence[str] | None = None) -> int:
     options = top.parse_args(words)
     if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
-    try:
-        for module in options.modules:
-            try:
-                importlib.import_module(module)
-            except ImportError as error:
-                raise SourceError(f"--modules {module}: {error}") from error
-        for given in options.sources:
-            pattern, _, task = given.partition("=")
-            register_source(pattern, task)
-        tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
-        found = Validator(tokenizer, options.max_prompt_length, options.list)
-        asyncio.run(found.check(options.files))
-    except (SourceError, UnknownSource) as error:
-        print(f"validate: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    print(table(found.sources, "characters" if tokenizer is None else "tokens"))
+    return run_program("validate", lambda: check_files(options))
+
+
+def check_files(options: argparse.Namespace) -> int:
+    """Check and print. Returns the exit code."""
+    for module in options.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise SourceError(f"--modules {module}: {error}") from error
+    for given in options.sources:
+        pattern, _, task = given.partition("=")
+        register_source(pattern, task)
+    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    found = Validator(tokenizer, options.max_prompt_length, options.list)
+    asyncio.run(found.check(options.files))
+    print(tabulate(found.sources, "characters" if tokenizer is None else "tokens"))
     for text, (place, met) in found.listed.items():
         print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     bad = sum(count.bad for count in found.sources.values())

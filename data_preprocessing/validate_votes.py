@@ -24,12 +24,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, positive
+from data_preprocessing.command import Made, check_positive
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.rl_input import Row, problem_of, with_extra
-from data_preprocessing.row_stage import RowStage, finished, run_model_stage, stage_parser
-from data_preprocessing.stage import Removal
+from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
 from prime_ext.verifiers.math.extraction import extract_answer
@@ -128,16 +127,17 @@ def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
 
 def run(options: argparse.Namespace) -> Made:
     """Ask and write. Returns the report and the parquet files."""
-    positive(options, "solutions")
+    check_positive(options, "solutions")
     settings = {"solutions": options.solutions}
-    stage = RowStage("Validation by votes", {}, settings, partial(with_extra, fields=FIELDS))
-    return run_model_stage(options, stage, partial(voting, **settings))
+    schema = partial(add_to_extra, fields=FIELDS)
+    dialogue = partial(voting, **settings)
+    return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("validate_votes", __doc__, SAMPLING)
     top.add_argument("--solutions", type=int, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
-    return finished(top, run, words)
+    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

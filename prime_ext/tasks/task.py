@@ -48,8 +48,8 @@ class Source:
         between: first and last text by column, both included, e.g. days in ISO form; only rows in which the beginning
             of each is between them belong to the task.
         origin: where the local files are published, for whoever does not have them.
-        generated: instead of all that, a source of :mod:`data_preprocessing.math_sources` that makes the rows; ``rows``
-            says how many.
+        generated: instead of all that, a name of ``GENERATED`` in ``last_digit_chain``, which makes the rows;
+            ``rows`` says how many.
     """
 
     __pydantic_config__ = NO_OTHER_KEYS

@@ -1,42 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store of finished answers, and dialogues that are carried on with it."""
 
-import multiprocessing
-
-from data_preprocessing.dialogues import AnswerStore, Ask, Interviewer, Unanswered
+from data_preprocessing.dialogues import Ask, Interviewer, Unanswered, open_answers
 from prime_ext.generate.backend import Response, Sampling
-
-
-def test_what_is_kept_is_found_again_by_another_process_and_nothing_else(tmp_path):
-    first = Response("a", "2", 1, 4, "stop")
-    with AnswerStore(tmp_path / "answers.sqlite") as store:
-        assert store.put(first) == first
-        assert store.put(Response("b", "half \ud800", 1, 4, "length")).text == "half ?"
-        assert store.find(["a", "c"]) == {"a": first}
-    with AnswerStore(tmp_path / "answers.sqlite") as store:
-        assert store.find(["b", "a"])["b"] == Response("b", "half ?", 1, 4, "length")
-        # The first answer stays.
-        store.put(Response("a", "3", 1, 4, "stop"))
-        assert store.find(["a"]) == {"a": first}
-        assert store.find(map(str, range(2000))) == {}
-
-
-def put_many(path, start):
-    with AnswerStore(path) as store:
-        for number in range(start, start + 200):
-            store.put(Response(str(number), "x", 1, 1, "stop"))
-            store.commit()
-
-
-def test_several_processes_use_one_file_at_the_same_time(tmp_path):
-    path = tmp_path / "answers.sqlite"
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        pool.starmap(put_many, [(path, 100 * number) for number in range(3)])
-    with AnswerStore(path) as store:
-        assert len(store.find(map(str, range(1000)))) == 400
-
-
-# ---- dialogues ----
 
 
 class Echo:
@@ -73,7 +39,7 @@ def patient(name, turns):
 
 
 def test_answers_go_to_the_dialogue_that_asked_whatever_the_others_do(tmp_path):
-    with AnswerStore(tmp_path / "answers.sqlite") as store:
+    with open_answers(tmp_path / "answers.jsonl") as store:
         interviewer = Interviewer(Echo(), store, Sampling(), seed=5)
         turns = [3, 0, 1, 5, 2]
         found = interviewer.results([patient(str(number), times) for number, times in enumerate(turns)])
@@ -89,7 +55,7 @@ def test_answers_go_to_the_dialogue_that_asked_whatever_the_others_do(tmp_path):
 
 
 def test_a_dialogue_without_an_answer_ends_and_the_others_go_on(tmp_path):
-    with AnswerStore(tmp_path / "answers.sqlite") as store:
+    with open_answers(tmp_path / "answers.jsonl") as store:
         found = Interviewer(Echo(failing={"b"}), store, Sampling(), seed=5).results([patient("a", 2), patient("b", 2)])
         assert len(found[0]) == 2 and found[1] == Unanswered("gone", refused=False)
         # A later run asks for that alone.

@@ -15,7 +15,7 @@ from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
 from told import ROWS, number_in, removed, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
-from data_preprocessing import difficulty, rewrite_choice, selection, validate_votes
+from data_preprocessing import rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
@@ -32,48 +32,6 @@ def problems(tmp_path):
 
 def bytes_of(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
-
-
-# ---- difficulty ----
-
-
-def test_the_pass_rate_is_the_share_of_right_answers(problems, tmp_path):
-    with ScriptedServer(right_or_wrong) as server:
-        assert difficulty.main(server_words(problems, tmp_path / "out", server, "--samples", 4)) == 0
-    seeds = {}
-    for payload in server.requests:
-        seeds.setdefault(number_in(payload["messages"][-1]["content"]), []).append(payload["seed"])
-    for number, row in enumerate(rows_of(tmp_path / "out")):
-        right = sum(seed % 2 == 0 for seed in seeds[number])
-        expected = {"model": "scripted", "samples": 4, "graded": 4, "pass_rate": right / 4}
-        assert row["extra_info"] == {"split": "train", "index": number, "difficulty": expected}
-        assert len(set(seeds[number])) == 4
-    # The prompts are those of the rows.
-    shown = {json.dumps(payload["messages"]) for payload in server.requests}
-    assert shown == {json.dumps(row["prompt"]) for row in rows_of(problems.parent)}
-    assert validate([str(tmp_path / "out" / "train.parquet")]) == 0
-
-
-def test_the_band_removes_rows_and_the_report_says_so(problems, tmp_path):
-    ends = [difficulty.outside(rate, (0.2, 0.8)) for rate in (0.19, 0.2, 4 / 5, 0.81)]
-    assert ends == ["too_hard", None, None, "too_easy"]
-
-    def easy_and_hard(prompt, payload):
-        number = number_in(prompt)
-        times[number] += 1
-        right = number < 3 or (number >= 5 and times[number] == 1)
-        return Answer(f"\\boxed{{{number}}}" if right else "I give up.")
-
-    times, out = Counter(), tmp_path / "out"
-    with ScriptedServer(easy_and_hard) as server:
-        assert difficulty.main(server_words(problems, out, server, "--samples", 2, "--band", 0.2, 0.8)) == 0
-    report = read_json(out / "report.json")
-    assert report["sources"][0]["removed"] == {"too_easy": 3, "too_hard": 2}
-    assert report["outputs"] == {"train.parquet": ROWS - 5}
-    assert [row["extra_info"]["index"] for row in rows_of(out)] == list(range(5, ROWS))
-    assert report["settings"]["band"] == [0.2, 0.8] and report["settings"]["model"]["model"] == "scripted"
-    rules = ["too_easy"] * 3 + ["too_hard"] * 2
-    assert [(line["row"], line["rule"]) for line in removed(out)] == list(enumerate(rules, start=1))
 
 
 # ---- choice ----
@@ -152,18 +110,18 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
 
 
 def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path):
-    model = save_llama(tmp_path / "model", max_positions=256)
+    model = save_llama(tmp_path / "model", max_positions=1024)
     source = tmp_path / "train.parquet"
     with RowWriter(source, MATH_SCHEMA) as writer:
         for index in range(ROWS):
-            writer.write(rl_row("Long? " * 60 if index == 7 else f"Problem {index}?", index=index))
+            writer.write(rl_row("Long? " * 200 if index == 7 else f"Problem {index}?", index=index))
     backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
     for folder, more in ((tmp_path / "a", ()), (tmp_path / "b", ("--chunk-rows", 5))):
-        words = ["--input", source, "--output-dir", folder, *backend, "--samples", 2, *more]
-        assert difficulty.main([str(word) for word in words]) == 0
+        words = ["--input", source, "--output-dir", folder, *backend, "--solutions", 2, *more]
+        assert validate_votes.main([str(word) for word in words]) == 0
     rows = rows_of(tmp_path / "a")
     assert [row["extra_info"]["index"] for row in rows] == [index for index in range(ROWS) if index != 7]
-    assert all(row["extra_info"]["difficulty"]["samples"] == 2 for row in rows)
+    assert all(row["extra_info"]["votes"][0]["solutions"] == 2 for row in rows)
     assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
@@ -172,54 +130,46 @@ def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is
 
 
 def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
-    answers = ("--answers", tmp_path / "shared.sqlite", "--samples", 2)
+    answers = ("--answers", tmp_path / "shared.jsonl", "--solutions", 2)
     with ScriptedServer(right_or_wrong) as server:
-        assert difficulty.main(server_words(problems, tmp_path / "a", server, *answers)) == 0
+        assert validate_votes.main(server_words(problems, tmp_path / "a", server, *answers)) == 0
         assert len(server.requests) == 2 * ROWS
-        assert difficulty.main(server_words(problems, tmp_path / "b", server, *answers, "--chunk-rows", 5)) == 0
+        assert validate_votes.main(server_words(problems, tmp_path / "b", server, *answers, "--chunk-rows", 5)) == 0
         assert len(server.requests) == 2 * ROWS
         # One more sample of each, and nothing else.
-        more = (*answers[:2], "--samples", 3)
-        assert difficulty.main(server_words(problems, tmp_path / "c", server, *more)) == 0
+        more = (*answers[:2], "--solutions", 3)
+        assert validate_votes.main(server_words(problems, tmp_path / "c", server, *more)) == 0
         assert len(server.requests) == 3 * ROWS
         # Another sampling, another seed: other answers.
         for change in (("--temperature", 0.5), ("--sampling-seed", 1)):
             before = len(server.requests)
-            assert difficulty.main(server_words(problems, tmp_path / "d", server, *answers, *change)) == 0
+            assert validate_votes.main(server_words(problems, tmp_path / "d", server, *answers, *change)) == 0
             assert len(server.requests) == before + 2 * ROWS
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
-@pytest.mark.slow
-def test_what_got_no_answer_is_asked_again_by_the_same_command_and_nothing_else(problems, tmp_path, capsys):
-    out, lost = tmp_path / "out", f"Problem 7?{MATH_SUFFIX}"
-    with ScriptedServer(right_or_wrong, faults_of={lost: ["hang"] * 3}) as server:
-        words = server_words(problems, out, server, "--samples", 1, "--timeout", 5)
-        assert difficulty.main(words) == 2
+def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys):
+    out, lost = tmp_path / "out", f"{validate_votes.INSTRUCTION}Problem 7?"
+    with ScriptedServer(right_or_wrong, faults_of={lost: [500] * 6}) as server:
+        words = server_words(problems, out, server, "--solutions", 1)
+        assert validate_votes.main(words) == 2
         assert "1 of 12 rows got no answer" in capsys.readouterr().err
-        assert {path.name for path in out.iterdir()} - {"answers.sqlite", ".unfinished"} == set()
+        assert [path.name for path in out.iterdir()] == ["answers.jsonl"]
+        assert validate_votes.main([*words, "--on-failure", "remove"]) == 0
+        (line,) = removed(out)
+        assert (line["row"], line["rule"]) == (8, "unanswered") and "500" in line["evidence"]
         asked = len(server.requests)
-        assert difficulty.main(words) == 0
+        assert validate_votes.main(words) == 0
         assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
-
-
-def test_rows_without_an_answer_are_removed_and_listed_if_that_is_asked_for(problems, tmp_path):
-    lost = f"Problem 7?{MATH_SUFFIX}"
-    with ScriptedServer(right_or_wrong, faults_of={lost: [500] * 9}) as server:
-        words = server_words(problems, tmp_path / "out", server, "--samples", 1, "--on-failure", "remove")
-        assert difficulty.main(words) == 0
-    (line,) = removed(tmp_path / "out")
-    assert (line["row"], line["rule"]) == (8, "unanswered") and "500" in line["evidence"]
-    assert len(rows_of(tmp_path / "out")) == ROWS - 1
 
 
 def test_a_killed_run_goes_on_where_it_was_and_writes_the_same_bytes(problems, tmp_path):
     with ScriptedServer(right_or_wrong) as server:
-        assert difficulty.main(server_words(problems, tmp_path / "good", server, "--samples", 8)) == 0
+        assert validate_votes.main(server_words(problems, tmp_path / "good", server, "--solutions", 8)) == 0
     with ScriptedServer(right_or_wrong, seconds=0.2) as server:
         out = tmp_path / "out"
-        words = server_words(problems, out, server, "--samples", 8, "--concurrency", 2, "--chunk-rows", 6)
-        command = [sys.executable, "-m", "data_preprocessing.difficulty", *words]
+        words = server_words(problems, out, server, "--solutions", 8, "--concurrency", 2, "--chunk-rows", 6)
+        command = [sys.executable, "-m", "data_preprocessing.validate_votes", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 600
@@ -231,7 +181,7 @@ def test_a_killed_run_goes_on_where_it_was_and_writes_the_same_bytes(problems, t
         assert not (out / "train.parquet").exists() and not (out / "report.json").exists()
         server.seconds = 0
         before = len(server.requests)
-        assert difficulty.main(words) == 0
+        assert validate_votes.main(words) == 0
         # What came in before the last second was kept.
         assert len(server.requests) - before < 8 * ROWS - 20
     times = Counter((payload["messages"][-1]["content"], payload["seed"]) for payload in server.requests)
@@ -251,8 +201,8 @@ def test_bad_rows_are_listed_and_fatal_only_if_asked_for(tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(lines) + "\n")
     with ScriptedServer(right_or_wrong) as server:
-        assert difficulty.main(server_words(path, tmp_path / "out", server, "--samples", 1)) == 0
-        assert difficulty.main(server_words(path, tmp_path / "strict", server, "--samples", 1, "--strict")) == 2
+        assert validate_votes.main(server_words(path, tmp_path / "out", server, "--solutions", 1)) == 0
+        assert validate_votes.main(server_words(path, tmp_path / "strict", server, "--solutions", 1, "--strict")) == 2
     bad_rows = removed(tmp_path / "out")
     assert [line["row"] for line in bad_rows] == [2, 3, 4, 5, 6, 7, 8]
     assert {line["rule"] for line in bad_rows} == {"bad_row"}
@@ -262,12 +212,9 @@ def test_bad_rows_are_listed_and_fatal_only_if_asked_for(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--samples", 0), "--samples must be at least 1"),
-        (("--band", 0.8, 0.2), "--band must be two numbers from 0 to 1"),
-        (("--temperature", -1), "--temperature must be at least 0"),
-        (("--chunk-rows", 0), "--chunk-rows must be at least 1"),
+        (("--solutions", 0), "--solutions must be at least 1"),
         (("--model", "other"), "does not serve 'other'"),
-        (("--answers", "IN"), "is no file of answers"),
+        (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
         (("--max-new-tokens", 100), "takes none of"),
         (("--input", "missing.parquet"), "missing.parquet"),
@@ -277,7 +224,7 @@ def test_mistakes_are_one_line(problems, tmp_path, capsys, more, message):
     more = [str(word).replace("IN/..", str(problems.parent)).replace("IN", str(problems)) for word in more]
     with ScriptedServer(right_or_wrong, max_model_len=100) as server:
         words = server_words(problems, tmp_path / "out", server, "--max-new-tokens", 50, *more)
-        assert difficulty.main(words) == 2
+        assert validate_votes.main(words) == 2
         assert not server.requests
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

@@ -11,11 +11,9 @@ import pytest
 from told import removed, rows_of
 
 from data_preprocessing.rl_data import main
-from prime_ext.tasks import last_digit_chain
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError, hub_rows
-from recipes.quickstart.data import rl_rows
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ALL = ("gsm8k", "math", "numina")
@@ -79,14 +77,6 @@ def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others
     assert run(tmp_path, *words, sources=["gsm8k", "math"]) == 0
     assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
-
-
-def test_the_generated_task_is_a_source_and_has_the_rows_of_the_quickstart(tmp_path):
-    arguments = ["--generated-rows", "train=40", "test=10", "--seed", 3]
-    assert run(tmp_path, *arguments, sources=["last_digit_chain"]) == 0
-    for split, count in (("train", 40), ("test", 10)):
-        problems = last_digit_chain.generate_problems(split, count, 3)
-        assert rows_of(tmp_path, split) == rl_rows(split, problems)
 
 
 BAD_ROWS = [

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
 from told import conversed, removed, rl_row, rows_of, server_words
 
-from data_preprocessing import numeric_expansion, numeric_reasoning, sft_data
-from data_preprocessing.numeric_expansion import read_chain, written
-from data_preprocessing.rl_input import problem_of
-from data_preprocessing.sft_data import FORM_RULES, TEACHER_PROMPT, format_fault, gold_of, problem_row
-from data_preprocessing.stage import Removal
+from data_preprocessing import numeric_reasoning, sft_data
+from data_preprocessing.model_stage import problem_of
+from data_preprocessing.sft_data import RULES, gold_of, problem_row
+from data_preprocessing.sft_forms import TEACHER_PROMPT, read_actions, read_chain, write_chain
+from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import read_json, write_json_lines
 from prime_ext.utils.rows import BadRow
@@ -39,18 +39,15 @@ def response(answer):
     ("response", "ability", "rule"),
     [
         (GOOD, "math", None),
-        (CODE, "code", None),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: OUTPUT"), "math", None),
         (GOOD.replace("\\boxed{7}", "option B"), "choice", None),
         ("The answer is \\boxed{7}.", "math", "no_action"),
         ("Sure!\n" + GOOD, "math", "preamble"),
         (GOOD.replace("ADVANCE", "PONDER"), "math", "unknown_action"),
-        (GOOD.replace("ASSESS", "VERIFY"), "math", "wrong_start"),
         (GOOD.partition("[OUTPUT]\n")[0], "math", "wrong_end"),
         (GOOD.replace("[ADVANCE]\n\n#", "[OUTPUT]\n\n#"), "math", "wrong_end"),
         (GOOD.replace("# The sum", "The sum"), "math", "no_step"),
         (GOOD.replace("The answer is \\boxed{7}.", ""), "math", "no_step"),
-        (GOOD.replace("Next action: [OUTPUT]\n", ""), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [VERIFY]"), "math", "next_action"),
         (GOOD.replace("Next action: [OUTPUT]", "Next action: [OUTPUT]\nand more"), "math", "next_action"),
         (GOOD.replace("# 3 + 4 = 7", "# \\boxed{7}").replace("is \\boxed{7}", "is 7"), "math", "no_answer"),
@@ -58,9 +55,8 @@ def response(answer):
     ],
 )
 def test_a_response_keeps_to_the_form_or_breaks_a_rule(response, ability, rule):
-    fault = format_fault(response, ability)
-    assert (fault and fault[0]) == rule
-    assert rule is None or rule in FORM_RULES
+    found = read_actions(response, ability)
+    assert (found == response) if rule is None else (found.rule == rule and rule in RULES)
 
 
 PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", "}", " ", "x", "[OUTPUT]\n"]
@@ -68,8 +64,8 @@ PIECES = ["[", "]", "ASSESS", "OUTPUT", "#", "\n", "Next action: ", "\\boxed{", 
 
 @given(st.lists(st.sampled_from(PIECES) | st.characters()).map("".join))
 def test_any_text_is_judged_without_an_error(text):
-    fault = format_fault(text, "math")
-    assert fault is None or fault[0] in FORM_RULES
+    found = read_actions(text, "math")
+    assert found == text.strip() or found.rule in RULES
 
 
 CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1"
@@ -77,7 +73,7 @@ CHAIN = "[1] 14 + 9 = 23\n[2] It is right.\nThus, the answer is option 1. #### 1
 
 @given(st.lists(st.text("abcxyz1", min_size=1, max_size=20), min_size=1, max_size=12), st.integers(1, 9))
 def test_what_is_written_is_read_back(steps, option):
-    chain = written(steps, option)
+    chain = write_chain(steps, option)
     assert read_chain(chain) == chain
     assert read_chain(" [1] . 14 + 9 = 23\n\n [2]: It is right.\nThus, the answer is option 1. #### 1\n") == CHAIN
 
@@ -85,7 +81,6 @@ def test_what_is_written_is_read_back(steps, option):
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("", "no_answer_line"),
         (CHAIN.replace("#### 1", "#### 2"), "no_answer_line"),
         (CHAIN + "\nI hope that helps.", "no_answer_line"),
         (CHAIN.replace("[2]", "[3]"), "no_chain"),
@@ -97,7 +92,7 @@ def test_what_is_written_is_read_back(steps, option):
 def test_other_chains_are_refused_with_the_reason(text, rule):
     found = read_chain(text, min_steps=2)
     assert isinstance(found, Removal) and found.rule == rule
-    assert rule in numeric_expansion.RULES
+    assert rule in RULES
 
 
 # ---- problems ----
@@ -122,10 +117,8 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
         ({"problem": "P", "solution": r"So \boxed{5}."}, "5"),
         ({"problem": "P", "expected_answer": "7"}, "7"),
         ({"question": "P", "answer": "Half.\n#### 1,200"}, "1200"),
-        ({"instruction": "P", "answer": "12"}, "12"),
         ({"problem": "P", "answer": "Because of the reasons given above, it is as it is and no other way."}, None),
         ({"problem": "P"}, None),
-        ({"problem": "P", "answer": None}, None),
     ],
 )
 def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
@@ -139,7 +132,7 @@ def answered(*said, gold="2", responses=1):
     row = problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
     tries = len(said) // responses
     return conversed(
-        sft_data.answering(row, "m", responses, tries, SYSTEM_PROMPT),
+        sft_data.answer_in_actions(row, "m", SYSTEM_PROMPT, responses, tries),
         lambda ask: said[ask.attempt * responses + ask.sample],
     )
 
@@ -186,7 +179,7 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
         return Answer(response(n + 1 if n != 4 else 0) if n != 5 else "I refuse.")
 
     with ScriptedServer(teach, faults=[429, "cut", "no_choices"]) as server:
-        shared = ("--tries", 2, "--answers", tmp_path / "answers.sqlite")
+        shared = ("--tries", 2, "--answers", tmp_path / "answers.jsonl")
         for folder in ("out", "again"):
             words = server_words(tmp_path / "sums.jsonl", tmp_path / folder, server, *shared)
             assert sft_data.main(words) == 0
@@ -220,7 +213,7 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
 
 
 def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path):
-    data, out = tmp_path / "data", tmp_path / "out"
+    data, out, chains = tmp_path / "data", tmp_path / "out", ("--form", "chains")
     files = ["--tasks", "awpnli", "--input", f"awpnli={FIXTURES / 'equate' / 'AWPNLI.csv'}", "--test", "0"]
     assert numeric_reasoning.main([*files, "--output-dir", str(data)]) == 0
     problems = rows_of(data)
@@ -236,11 +229,11 @@ def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path
         return Answer(f"{steps}Thus, the answer is option {option}. #### {option}")
 
     with ScriptedServer(teach, faults=["not_json"]) as server:
-        words = server_words(data / "train.parquet", out, server, "--chains", 2, "--tries", 6)
-        assert numeric_expansion.main(words) == 0
+        words = server_words(data / "train.parquet", out, server, *chains, "--responses", 2, "--tries", 6)
+        assert sft_data.main(words) == 0
         # Problems of other kinds are no multiple choice.
         write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
-        assert numeric_expansion.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server)) == 1
+        assert sft_data.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server, *chains)) == 1
     rows = rows_of(out)
     assert len(rows) == 2 * (len(problems) - 1)
     for row in rows:

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, first_of_each, sketch, twin_level
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, connected, jaccard, near_groups, shingles
+from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, TwinFinder, sketch, twin_level
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form
 
 WORDS = "river stone market engine letter window garden seven carry build often under bright slowly".split()
@@ -51,8 +51,7 @@ def test_a_text_that_is_inside_a_longer_one_is_found_by_its_word_ngrams_and_equa
     longer = f"{sentence(rng, 60)} {short} {sentence(rng, 60)}"
     assert index.hits(longer) == [(("ngrams", 0), 1.0)]
     index.add(short.upper())
-    assert [dict(entries).get("ngrams") for entries in index.entries] == [0, None, 0]
-    assert [dict(entries)["near"] for entries in index.entries] == [0, 1, 0]
+    assert index.rows["ngrams", 0] == [0, 2] and index.rows["near", 0] == [0, 2]
     assert index.match(short, levels=["normalised", "near"]) == ("normalised", 1.0, 0)
 
 
@@ -65,7 +64,9 @@ LONG = "A farmer sells seven baskets of ripe apples on the market of the small t
 def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
     rows = [Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)]
     keys = np.array([sketch(row.text, settings) for row in rows])
-    return [(row.name, of.name, level) for row, of, level, _ in first_of_each(keys, iter(rows), settings, levels)]
+    finder = TwinFinder(keys, settings, levels)
+    found = [(row, finder.find(row)) for row in rows]
+    return [(row.name, twin[0].name, twin[1]) for row, twin in found if twin is not None]
 
 
 def test_the_first_stays_and_the_levels_say_how_literal_a_twin_is():
@@ -117,7 +118,7 @@ def test_the_keys_find_what_a_search_through_all_pairs_finds():
     assert [row for row, _, _ in twins_of(texts)] == expected
 
 
-# ---- groups: whatever the contamination report would call a hit stays together ----
+# ---- groups: whatever decontamination would call a hit stays together ----
 
 PREMISE = "Mira picked 14 pears and her brother picked 9 pears in the orchard"
 PROBLEMS = [
@@ -151,14 +152,3 @@ def test_no_row_hits_a_row_of_another_group(problems):
             if group == name:
                 index.add(*problem)
         assert not any(index.hits(*row) for row, group in zip(problems, groups, strict=True) if group != name)
-
-
-@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, n - 1)] * 2)))))
-def test_components_are_named_by_their_least_member(case):
-    n, links = case
-    # The reference: spread the least number along the links until nothing changes.
-    names = list(range(n))
-    for _ in range(n):
-        for left, right in links:
-            names[left] = names[right] = min(names[left], names[right])
-    assert connected(n, links) == names

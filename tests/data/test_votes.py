@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import SelectionRule, reason_against, selected
+from data_preprocessing.selection import SelectionRule, find_reason, select
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
@@ -62,7 +62,7 @@ def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
     (new,), asked = conversed(voting(row, "judge", 3), str)
     assert not asked and new["extra_info"]["votes"] is None
-    assert selected(new, SelectionRule()) == [new]
+    assert select(new, SelectionRule()) == [new]
 
 
 # ---- selection ----
@@ -77,14 +77,11 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
     [
         ([], {}, "no_votes"),
         ([votes()], {}, None),
-        ([votes(solvable=3, agreeing=3)], {}, None),
         ([votes(solvable=2, agreeing=2)], {}, "unsolvable"),
-        ([votes(agreeing=2, matching=2)], {}, "disagreement"),
         ([votes(0, 0, 0, False)], {"min_solvable": 0, "min_agreement": 0}, "disagreement"),
         # Solvable by agreement: what the others say does not matter.
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0}, "unsolvable"),
         ([votes(solvable=3, agreeing=3)], {"min_solvable": 1.0, "solvable_by": "agreement"}, None),
-        ([votes(matching=0, matches=False)], {}, "mismatch"),
         ([votes(agreeing=4, matching=4)], {"min_match": 0.9}, "mismatch"),
         ([votes(), votes(matching=0, matches=False, model="n")], {}, "mismatch"),
         ([votes(), votes(matching=0, matches=False, model="n")], {"models": "any"}, None),
@@ -92,8 +89,8 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
     ],
 )
 def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
-    found = reason_against(given_votes, SelectionRule(**settings))
-    assert (found and found[0]) == reason
+    found = find_reason(given_votes, SelectionRule(**settings))
+    assert (found and found.rule) == reason
 
 
 counts = st.integers(1, 9).flatmap(
@@ -107,4 +104,4 @@ def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
     one = votes(solvable, agreeing, matching, matches, of)
     loose = SelectionRule("model", *shares)
     strict = SelectionRule("model", *(min(1.0, share + more) for share in shares))
-    assert reason_against([one], loose) is None or reason_against([one], strict) is not None
+    assert find_reason([one], loose) is None or find_reason([one], strict) is not None

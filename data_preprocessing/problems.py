@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits, its rows in chunks."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from prime_ext.tasks.action_prompt import messages
+from prime_ext.tasks.cells import RowError, cell, text_of_cell
+from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
+
+Raw = Mapping[str, Any] | BadRow
+Numbered = Iterator[tuple[int, Raw]]
+T = TypeVar("T")
+TRAIN_TEST = {"train": "train", "test": "test"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What problems of all kinds have.
+
+    ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file, from 1.
+    """
+
+    data_source: str
+    split: str
+    index: int
+    problem: str
+    file: str = field(default="", kw_only=True)
+    row: int = field(default=0, kw_only=True)
+
+    ability: ClassVar[str]
+
+    def ground_truth(self) -> str:
+        """Return what the verifier needs."""
+        raise NotImplementedError
+
+    def gist(self) -> str:
+        """Return the gold answer in a few words, for samples."""
+        return self.ground_truth()
+
+    def statement(self) -> str:
+        """Return what the policy sees."""
+        return self.problem
+
+    def rl_row(self, system: str) -> dict[str, Any]:
+        """Return the row of RL with this system message (none if it is empty)."""
+        prompt = messages(self.statement(), self.ability, system)
+        extra = {"split": self.split, "index": self.index}
+        return rl_row(self.data_source, prompt, self.ability, self.ground_truth(), extra)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set of problems.
+
+    Attributes:
+        kind: class of its problems.
+        parse: turns a row into the fields of that class without data source, split and index; raises ``BadRow`` or
+            ``RowError``.
+        data_source: of its rows; ``{source}`` stands for the column of that name.
+        hub: id on the Hugging Face hub; empty if it is not there. ``config`` and ``hub_splits`` are its own there.
+        hub_files: files on the hub by split, for sets whose own loading needs a script.
+        local: file below a data folder by split.
+        id_column: names the problem; a second row with the same name is bad.
+        joined: makes problems from sets that repeat a problem in several rows.
+    """
+
+    name: str
+    title: str
+    kind: type
+    parse: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    data_source: str
+    hub: str = ""
+    config: str | None = None
+    hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
+    hub_files: Mapping[str, str] = field(default_factory=dict)
+    local: Mapping[str, str] = field(default_factory=dict)
+    id_column: str = ""
+    joined: Callable[[Numbered], Numbered] | None = None
+
+    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
+        """Turn a row into a problem. Raises BadRow or RowError."""
+        if isinstance(raw, BadRow):
+            raise raw
+        fields, name = self.parse(raw), self.data_source
+        if "{source}" in name:
+            name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
+        found = {"data_source": name, "split": split, "index": index, **place, **fields}
+        return self.kind(**found)  # type: ignore[no-any-return]
+
+
+def by_name(*sources: Source) -> dict[str, Source]:
+    return {source.name: source for source in sources}
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split of a source, not yet read: of the file ``path``, or the hub's."""
+
+    source: Source
+    split: str
+    path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The file, or where else the rows come from, without the folders of this machine."""
+        return self.source.hub if self.path is None else "/".join(self.path.parts[-2:]).lstrip("/")
+
+    def rows(self) -> Numbered:
+        """Yield numbers from 1 and rows. Raises SourceError: they cannot be read."""
+        source = self.source
+        rows: Numbered
+        if self.path is not None:
+            rows = read_source(self.path)
+        else:
+            rows = hub_rows(source.hub, source.config, source.hub_splits[self.split], source.hub_files.get(self.split))
+        return rows if source.joined is None else source.joined(rows)
+
+
+def find_splits(
+    source: Source,
+    files: Mapping[Any, Path],
+    data_dir: Path | None,
+    splits: Sequence[str],
+) -> list[SplitRows]:
+    """Return the splits of a source: those of ``files``, else below ``data_dir``, else on the hub.
+
+    A file of the split ``all`` is for training. Without ``splits`` all are returned.
+
+    Raises:
+        SourceError: a split is missing.
+    """
+    if files:
+        named = {"train" if split == "all" else split: path for split, path in files.items()}
+        if len(named) < len(files):
+            raise SourceError(f"--input {source.name}=FILE and {source.name}:train=FILE are the same")
+        found = [SplitRows(source, split, path) for split, path in named.items()]
+    elif data_dir is not None:
+        found = [SplitRows(source, split, data_dir / local) for split, local in source.local.items()]
+    else:
+        found = [SplitRows(source, split) for split in source.hub_splits]
+    missing = [split for split in splits if split not in [given.split for given in found]]
+    if missing:
+        raise SourceError(f"{source.name} has no {missing[0]} split here; leave that split out, or give --input")
+    return [given for given in found if not splits or given.split in splits]
+
+
+@dataclass(frozen=True)
+class RawChunk:
+    """Consecutive rows of a split with their numbers in ``file``; ``first`` is the index of the first in the split."""
+
+    source: str
+    split: str
+    file: str
+    first: int
+    rows: Sequence[tuple[int, Raw]]
+
+
+def read_chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[RawChunk]:
+    """Yield all rows, ``size`` at a time; a row whose id repeats an earlier one of its source becomes a bad row.
+
+    Raises:
+        SourceError: an input cannot be read or has no rows.
+    """
+    # Hashes, not texts: memory stays low on a million rows.
+    ids: set[bytes] = set()
+    for given in inputs:
+        first = 0
+        for rows in batched(((number, _reject_repeated(given.source, row, ids)) for number, row in given.rows()), size):
+            yield RawChunk(given.source.name, given.split, given.name, first, rows)
+            first += len(rows)
+        if first == 0:
+            raise SourceError(f"{given.path or given.name} has no rows")
+
+
+def _reject_repeated(source: Source, row: Raw, ids: set[bytes]) -> Raw:
+    if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
+        return row
+    key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()
+    if key in ids:
+        return BadRow(f"{source.id_column} {row[source.id_column]!r} was there before")
+    ids.add(key)
+    return row
+
+
+def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -> Iterator[tuple[int, T | BadRow]]:
+    """Yield the number of each row of a file with what ``parse`` makes of row, file and number, or with a BadRow."""
+    for number, raw in read_source(path):
+        try:
+            yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
+        except (BadRow, RowError) as error:
+            yield number, BadRow(str(error))
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
