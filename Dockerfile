@@ -12,10 +12,10 @@ FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
 ARG FLASH_ATTN_WHEEL=
 ARG MAX_JOBS=8
 
-# bubblewrap confines generated code that is judged.
+# libseccomp confines generated code that is judged.
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        bubblewrap build-essential git libnuma1 ninja-build python3 python3-dev python3-venv \
+        build-essential git libnuma1 libseccomp2 ninja-build python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH VIRTUAL_ENV=/opt/venv PIP_NO_CACHE_DIR=1

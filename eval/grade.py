@@ -113,7 +113,6 @@ def told(verdict: Verdict) -> Row:
         "seconds": round(verdict.seconds, 6),
         "detail": verdict.detail,
         "grader_failure": verdict.grader_failure,
-        **({"parts": dict(verdict.parts)} if verdict.parts else {}),
     }
 
 
@@ -123,15 +122,12 @@ def summarize(rows: Sequence[Row]) -> Row:
     scores = [row["score"] for row in judged_rows]
     seconds = sorted(row["seconds"] for row in rows)
     counts = Counter(row["verdict"] for row in rows)
-    names = dict.fromkeys(name for row in judged_rows for name in row.get("parts", {}))
-    parts = {name: statistics.fmean(row.get("parts", {}).get(name, 0.0) for row in judged_rows) for name in names}
     return {
         "rows": len(rows),
         "judged": len(scores),
         "grader_failures": len(rows) - len(scores),
         "mean_score": statistics.fmean(scores) if scores else None,
         "standard_error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None,
-        **({"parts": parts} if parts else {}),
         "outcomes": {str(outcome): counts[str(outcome)] for outcome in Outcome},
         "seconds_median": seconds[len(seconds) // 2] if seconds else None,
         "seconds_max": seconds[-1] if seconds else None,
@@ -146,8 +142,6 @@ def print_summary(summary: Row) -> None:
         error = summary["standard_error"]
         accuracy = f"  mean score     {100 * summary['mean_score']:8.2f} %"
         print(accuracy + (f" ± {100 * error:.2f} (standard error)" if error is not None else ""))
-        for name, score in summary.get("parts", {}).items():
-            print(f"  {name:<14}{100 * score:8.2f} %")
         median, longest = 1000 * summary["seconds_median"], summary["seconds_max"]
         print(f"  per verdict    {median:8.2f} ms median, {longest:.2f} s at most")
     if summary["grader_failures"]:

@@ -81,7 +81,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
         [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
         if own
         else [name, NONE, NONE, "0", number(summary["problems"])]
-        for name, own in {**summary["scores"], **entry.get("parts", {})}.items()
+        for name, own in summary["scores"].items()
     ]
     page.table(["metric", *_ESTIMATE, "problems", "left out"], rows)
     page.table(["", ""], facts(entry))
@@ -113,7 +113,7 @@ def _add_task(page: Page, task: TaskRun) -> None:
                 page.code(show_prompt(row["prompt"]))
                 add_response(page, row)
     with page.details("Settings and hashes"):
-        elsewhere = {"title", "summary", "choice", "parts", "references", "notes", "failed_responses", "seconds"}
+        elsewhere = {"title", "summary", "choice", "references", "notes", "failed_responses", "seconds"}
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
         page.table(["setting", "value"], flatten(shown))
 

@@ -293,7 +293,7 @@ def _scores(task: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None
             mean = scores[f"avg@{n}"]
             alike = metric == "micro_f1" and mean is not None and abs(mean["value"] - value) < 1e-9
             found.append((metric, mean if alike else {"value": value, "standard_error": None, "low": None}))
-    return [*found, *task["parts"].items()]
+    return found
 
 
 def _published(task: Mapping[str, Any], metric: str) -> str:

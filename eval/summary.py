@@ -37,7 +37,7 @@ def measure(
         (``avg@n``, ``pass@k``, ``maj@k``; see :class:`eval.statistics.Estimate`, None where no problem has enough
         judged responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens`` (mean, median, most),
         and ``groups`` (``avg@n`` by subject, level and whatever else the problems have). ``choice``: metrics of
-        multiple choice. ``parts``: mean scores on parts of the tests, such as EvalPlus' ``base`` and ``plus``.
+        multiple choice.
 
     Raises:
         ValueError: no problems, or a k above ``n``.
@@ -67,7 +67,6 @@ def measure(
             "groups": _by_group(groups, scores),
         },
         "choice": _choice(n, rows) if grader == "choice" else None,
-        "parts": _parts(rows),
     }
 
 
@@ -95,13 +94,3 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
     if not rounds:
         return None
     return {name: statistics.fmean(metric(*one) for one in rounds) for name, metric in METRICS.items()}
-
-
-def _parts(rows: Mapping[str, Sequence[Row | None]]) -> dict[str, Estimate | None]:
-    """The mean score of a response on each part of the tests; one without a program has no parts, and so 0 on each."""
-    names = dict.fromkeys(name for own in rows.values() for row in own if row for name in row["parts"])
-
-    def on_part(row: Row | None, name: str) -> float | None:
-        return None if row is None or row["score"] is None else row["parts"].get(name, 0.0)
-
-    return {name: average([[on_part(row, name) for row in own] for own in rows.values()]) for name in names}

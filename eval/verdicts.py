@@ -26,7 +26,7 @@ CONCURRENCY = 64
 _LONGEST_GOLD = 10_000
 RESPONSE_FIELDS = ("problem", "sample", "seed", "text", "tokens", "prompt_tokens", "finish", "detail")
 SAMPLE_FIELDS = (
-    *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "parts", "extracted"),
+    *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "extracted"),
     *("grader_failure", "detail", "tokens", "prompt_tokens", "truncated"),
 )
 Job = TypeVar("Job")
@@ -138,7 +138,6 @@ def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         recorded_gold(problem["gold"]),
         str(verdict.outcome),
         verdict.score,
-        dict(verdict.parts),
         verdict.extracted,
         verdict.grader_failure,
         verdict.detail,

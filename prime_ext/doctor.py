@@ -181,8 +181,7 @@ def _sandbox(report: Report) -> Iterable[str]:
     from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
     try:
-        protection = find_protection()
-        said = "; ".join([protection.describe(), *protection.missing])
+        said = find_protection().describe()
     except SandboxUnavailable as error:
         said = f"none: {error}"
     report.add("verifiers", "sandbox for code rewards", said)

@@ -146,7 +146,7 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     if arguments.get("code_reward") == "fraction" and hard_labels:
         yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={prm.loss} takes 0 and 1 only"
     code = (arguments.get("verifiers") or {}).get("code") or {}
-    if "code" in tasks and not (code.get("sandbox_fusion_url") or code.get("unsafe_no_sandbox")):
+    if "code" in tasks and not code.get("unsafe_no_sandbox"):
         yield from _check_sandbox()
 
 

@@ -141,7 +141,6 @@ def _make_code(
     seconds_per_problem: float = 60.0,
     memory_mb: int = 1024,
     workers: int | None = None,
-    sandbox_fusion_url: str | None = None,
     unsafe_no_sandbox: bool = False,
 ) -> TaskVerifier:
     """``seconds`` and ``memory_mb`` limit one test; ``workers`` run at the same time (None: one per core)."""
@@ -149,13 +148,8 @@ def _make_code(
     from prime_ext.verifiers.sandbox import Limits, Sandbox
 
     limits = Limits(seconds=seconds, memory_bytes=memory_mb << 20)
-    if sandbox_fusion_url is not None:
-        from prime_ext.verifiers.sandbox.fusion import FusionSandbox
-
-        backend: Any = FusionSandbox(sandbox_fusion_url, limits)
-    else:
-        backend = Sandbox(limits, workers, unsafe_no_sandbox=unsafe_no_sandbox)
-    return CodeVerifier(backend, limits=limits, seconds_per_problem=seconds_per_problem)
+    sandbox = Sandbox(limits, workers, unsafe_no_sandbox=unsafe_no_sandbox)
+    return CodeVerifier(sandbox, limits=limits, seconds_per_problem=seconds_per_problem)
 
 
 register_task("math", _make_math)

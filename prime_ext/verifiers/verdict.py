@@ -2,8 +2,7 @@
 """What a verifier says about one response: an outcome, a score, and whose fault it is if there is none."""
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 class Outcome(str, enum.Enum):
@@ -37,7 +36,6 @@ class Verdict:
         seconds: wall time that the verdict took.
         detail: one line for people and logs: the rule or test that decided, or what failed.
         grader_failure: the grader could not decide. The outcome is then ``timeout``, ``error`` or ``out_of_memory``.
-        parts: scores on parts of the tests that the benchmark reports as well, e.g. ``base`` and ``plus`` of EvalPlus.
 
     Raises:
         ValueError: score, outcome and grader_failure contradict each other.
@@ -49,7 +47,6 @@ class Verdict:
     seconds: float = 0.0
     detail: str = ""
     grader_failure: bool = False
-    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.grader_failure != (self.score is None):

@@ -8,8 +8,8 @@
 #
 # The settings of run_eurus2-7b_fsdp.sh, whose knobs and variants this takes too. The reward is the share of the tests that
 # pass, as in the released code; CODE_REWARD=all asks for all of them, and the variant dpo needs that. Every node judges with
-# SANDBOX_WORKERS programs at a time, each test under TEST_SECONDS and TEST_MEMORY_MB; SANDBOX_FUSION_URL uses a SandboxFusion
-# service instead. python -m prime_ext.doctor says whether the sandbox works on a node; without one, code is refused.
+# SANDBOX_WORKERS programs at a time, each test under TEST_SECONDS and TEST_MEMORY_MB. python -m
+# prime_ext.doctor says whether the sandbox works on a node; without one, code is refused.
 # Other data: data_preprocessing/settings/code.yaml (docs/reference/data.md), with TRAIN_FILES and VAL_FILES.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU; the sandbox is tested on CPUs (docs/reference/verifiers.md).
@@ -23,7 +23,6 @@ export TRAIN_FILES=${TRAIN_FILES:-data/eurus2_code/train.parquet} VAL_FILES=${VA
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_code_${VARIANT:-prime}}
 code="seconds: ${TEST_SECONDS:-10}, memory_mb: ${TEST_MEMORY_MB:-1024}"
 [[ -z "${SANDBOX_WORKERS:-}" ]] || code+=", workers: $SANDBOX_WORKERS"
-[[ -z "${SANDBOX_FUSION_URL:-}" ]] || code+=", sandbox_fusion_url: \"$SANDBOX_FUSION_URL\""
 exec bash "$RUN" \
     +reward.custom_reward_function.reward_kwargs.code_reward="${CODE_REWARD:-fraction}" \
     "+reward.custom_reward_function.reward_kwargs.verifiers={code: {$code}}" \

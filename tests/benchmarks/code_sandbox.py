@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import harness
 
-from prime_ext.verifiers.code import CodeVerifier
+from prime_ext.verifiers.code import CodeVerifier, extract_program
 from prime_ext.verifiers.sandbox import Sandbox
 
 SMALL = "print(sum(range(10)))"
@@ -75,7 +75,7 @@ def measure_throughput(verifier: CodeVerifier, workers: int, problems: int) -> d
             list(pool.map(plain_one, range(plain_problems)))
 
     def sandboxed() -> None:
-        futures = [verifier.submit(RESPONSE, TEN_TESTS) for _ in range(problems)]
+        futures = [verifier.submit_program(extract_program(RESPONSE), TEN_TESTS) for _ in range(problems)]
         assert all(future.result().correct for future in futures)
 
     seconds = harness.in_turn({"ours": sandboxed, "plain": plainly}, 3, time.perf_counter, warm_up=False)

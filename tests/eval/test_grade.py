@@ -8,6 +8,7 @@ import pytest
 from benchmark_rows import SAMPLES
 
 from eval.grade import job, main
+from prime_ext.utils.rows import read_source
 
 MATH = [
     {"gold": "1/2", "response": r"so \boxed{0.5}", "id": 7},
@@ -134,15 +135,13 @@ def test_bad_input_is_one_line_before_anything_is_graded(tmp_path, capsys, task,
 
 
 def test_stored_programs_are_graded_in_the_form_of_each_benchmark(tmp_path):
-    plus, live = (
-        read(SAMPLES / path)[0] for path in ("humaneval_plus/HumanEvalPlus.jsonl", "livecodebench/test.jsonl")
-    )
+    human = next(row for _, row in read_source(SAMPLES / "humaneval/HumanEval.jsonl.gz"))
+    live = read(SAMPLES / "livecodebench/test.jsonl")[0]
     rows = [
-        {**plus, "completion": "    return max(values) - min(values)"},
+        {**human, "completion": human["canonical_solution"]},
         {**live, "program": "print(sum(map(int, input().split())))"},
     ]
     output = tmp_path / "verdicts.jsonl"
     assert grade("--task", "code", "--input", write(tmp_path / "rows.jsonl", rows), "--output", output) == 0
     found = read(output)
-    assert [(one["score"], one.get("parts")) for one in found] == [(0.0, {"base": 1.0, "plus": 0.0}), (1.0, None)]
-    assert json.loads((tmp_path / "verdicts.jsonl.summary.json").read_text())["parts"] == {"base": 0.5, "plus": 0.0}
+    assert [one["score"] for one in found] == [1.0, 1.0]

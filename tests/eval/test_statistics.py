@@ -171,8 +171,8 @@ def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
     assert found["high"] == pytest.approx(gained - lost + 1.98373 * error, abs=1e-4)
 
 
-def _sample(score, answer, tokens, truncated=False, **parts):
-    row = {"score": score, "extracted": answer, "tokens": tokens, "truncated": truncated, "parts": parts}
+def _sample(score, answer, tokens, truncated=False):
+    row = {"score": score, "extracted": answer, "tokens": tokens, "truncated": truncated}
     return {**row, "grader_failure": score is None, "gold": "1"}
 
 
@@ -206,21 +206,3 @@ def test_a_response_that_failed_is_in_no_mean_and_no_share():
     assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
     assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
     assert measure("math", 1, {"1": {}}, {})["summary"]["scores"] == {"avg@1": None}
-
-
-def test_parts_are_averaged_over_problems():
-    rows = [
-        _sample(1.0, "", 1, base=1.0, plus=1.0),
-        _sample(0.0, "", 1, base=1.0, plus=0.0),
-        _sample(0.0, "", 1, base=0.0, plus=0.0),
-        # No program: 0 on each part.
-        _sample(0.0, None, 1),
-        _sample(0.0, "", 1, base=1.0, plus=0.0),
-        # The grader could not decide.
-        _sample(None, "", 1),
-    ]
-    samples = {("abc"[place // 2], place % 2): row for place, row in enumerate(rows)}
-    found = measure("code", 2, dict.fromkeys("abc", {}), samples)["parts"]
-    assert list(found) == ["base", "plus"]
-    assert found["base"]["value"] == pytest.approx((1 + 0 + 1) / 3)
-    assert found["plus"]["value"] == pytest.approx((0.5 + 0 + 0) / 3)

@@ -116,7 +116,6 @@ def _row(chance, problem, sample, groups, gold, ease, longest) -> Row:
         "gold": gold,
         "verdict": "correct" if right else "no_answer" if truncated else "wrong",
         "score": float(right),
-        "parts": {},
         "extracted": answer,
         "grader_failure": False,
         "detail": "",

@@ -21,7 +21,7 @@ CODE = ("humaneval", "mbpp", "leetcode")
 CHOICE = ("awpnli", "newsnli", "rte_quant", "redditnli", "stresstest")
 # The tasks whose whole sets have not been read here: their rows are invented.
 INVENTED_MATH = ("aime2025", "college_math", "gaokao2023en")
-INVENTED_CODE = ("humaneval_plus", "mbpp_plus", "livecodebench_v6")
+INVENTED_CODE = ("livecodebench_v6",)
 LIVE = {
     "inv001_a": "print(sum(map(int, input().split())))",
     "90001": "class Solution:\n    def largestPair(self, nums):\n        return sum(sorted(nums)[-2:])",
@@ -96,18 +96,16 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
 
 
 @pytest.mark.parametrize("name", ("humaneval", "mbpp", *INVENTED_CODE))
-def test_reference_solutions_pass_in_two_processes_and_those_of_other_problems_do_not(name):
+def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
     task, found = rows_of(name)
     programs = [LIVE[problem] for problem in found] if name == "livecodebench_v6" else []
     if not programs:
-        (path,) = (
-            path if name in ("humaneval", "mbpp") else path.removesuffix(".gz") for path in task.source.local["test"]
-        )
+        (path,) = task.source.local["test"]
         rows = [row for _, row in read_source(data_folder(path) / path)]
         programs = [row["code"] if name == "mbpp" else row["prompt"] + row["canonical_solution"] for row in rows]
     problems = list(found.values())
     for verdict in judge(task, zip(problems, map(fenced, programs), strict=True)):
-        assert verdict.correct and "one process" not in verdict.detail, verdict.detail
+        assert verdict.correct, verdict.detail
     verdicts = judge(task, zip(problems, map(fenced, programs[1:] + programs[:1]), strict=True))
     assert not any(verdict.correct or verdict.grader_failure for verdict in verdicts)
 
@@ -168,19 +166,6 @@ def test_livecodebench_asks_for_the_method_or_for_a_program():
     assert "Read the inputs from stdin" in program["content"] and "starter code" not in program["content"]
     system, user = task.messages(problems["inv001_a"], "official")
     assert system["role"] == "system" and program["content"].startswith(user["content"].rstrip())
-
-
-def test_base_and_plus_are_scored_apart():
-    task, problems = invented("humaneval_plus")
-    problem = problems["HumanEval/9000"]
-    programs = (
-        "def spread(values):\n    return max(values) - min(values)",
-        "def spread(values):\n    return 0",
-        "def spread(values):\n    return max(values, default=0) - min(values, default=0)",
-    )
-    verdicts = judge(task, [(problem, fenced(program)) for program in programs])
-    assert [tuple(verdict.parts.values()) for verdict in verdicts] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
-    assert [verdict.score for verdict in verdicts] == [0.0, 0.0, 1.0]
 
 
 OLYMPIAD = load_task("olympiadbench")

@@ -161,9 +161,9 @@ def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
     # The other may extend one itself.
-    task = load_task(write(tmp_path, {"name": "mine", "extends": "humaneval_plus", "source": {"rows": None}}))
-    assert task.source.url == load_task("humaneval_plus").source.url and task.source.rows == {}
-    assert task.decoding == load_task("humaneval").decoding
+    task = load_task(write(tmp_path, {"name": "mine", "extends": "livecodebench_v3", "source": {"rows": None}}))
+    assert task.source.hub == load_task("livecodebench_v3").source.hub and task.source.rows == {}
+    assert task.decoding == load_task("livecodebench_v2").decoding
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):

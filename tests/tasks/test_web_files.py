@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that are published on the web: fetched once, never half, and one line if they cannot be."""
 
+import dataclasses
 import http.server
 import threading
 
@@ -57,7 +58,12 @@ def test_a_task_says_where_its_rows_are(monkeypatch, tmp_path):
         raise SourceError(f"{address} cannot be fetched (no line); give local files instead")
 
     monkeypatch.setattr("prime_ext.tasks.task_rows.web_file", fails)
-    with pytest.raises(NoData, match="^mbpp_plus: https://github.com/evalplus/mbppplus_release/.*cannot be fetched"):
-        load_problems(load_task("mbpp_plus"))
-    with pytest.raises(NoData, match="MbppPlus.jsonl.gz does not exist; get it from https://github.com/evalplus/mbpp"):
-        load_problems(load_task("mbpp_plus"), tmp_path)
+    task = load_task("mbpp")
+    source = dataclasses.replace(
+        task.source, hub=None, files={}, origin="", url={"test": ("https://example.org/rows.jsonl",)}
+    )
+    task = dataclasses.replace(task, source=source)
+    with pytest.raises(NoData, match="^mbpp: https://example.org/rows.jsonl cannot be fetched"):
+        load_problems(task)
+    with pytest.raises(NoData, match="does not exist; get it from https://example.org/rows.jsonl"):
+        load_problems(task, tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests written as code: taking HumanEval, MBPP, LeetCode and EvalPlus apart into single tests and entry points.
+"""Tests written as code: taking HumanEval, MBPP and LeetCode apart into single tests and entry points.
 
 The tests are trusted and are only parsed here, never run. Which names belong to the solution is read off the tests
 alone; a solution that could choose would choose ``set`` or ``isclose``.
@@ -7,13 +7,10 @@ alone; a solution that could choose would choose ``set`` or ``isclose``.
 
 import ast
 import builtins
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from prime_ext.verifiers.code import evalplus_oracle
 from prime_ext.verifiers.sandbox.harness import NODES
 
 
@@ -32,7 +29,6 @@ class AssertionProblem:
         context: trusted code that the solution may build on: the prompt with its helpers.
         preparations: for tests that are steps of one script, the part of each that asserts nothing and that later
             steps may need; empty otherwise.
-        parts: scores that are told apart: each by its name and how many tests, from the first one, it takes.
     """
 
     setup: str
@@ -40,18 +36,10 @@ class AssertionProblem:
     entry_points: tuple[str, ...]
     context: str = ""
     preparations: tuple[str, ...] = ()
-    parts: tuple[tuple[str, int], ...] = ()
 
-    def alone(self, index: int) -> str:
+    def isolate(self, index: int) -> str:
         """Return the code of one test that is to run without the others."""
         return "\n".join([*self.preparations[:index], self.tests[index]])
-
-    def scores(self, failed: Sequence[int]) -> dict[str, float]:
-        """The score of each part: 1 if none of its tests failed.
-
-        A run that stopped at its first failure has the same scores: each part begins with the first test.
-        """
-        return {name: float(min(failed, default=end) >= end) for name, end in self.parts}
 
 
 def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
@@ -81,49 +69,6 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     entry_point = test_cases.get("entry_point")
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
     return AssertionProblem(setup, tuple(tests), names)
-
-
-def from_evalplus(row: Mapping[str, Any]) -> AssertionProblem:
-    """The tests of a row of HumanEval+ or MBPP+: those of the original set (``base``), then EvalPlus' own (``plus``).
-
-    A test is one input, on which a program must agree with the reference solution. The expected outputs are computed by
-    that solution beside the tests, in the sandbox, as EvalPlus computes them (arXiv 2305.01210). Its own executor,
-    which runs programs with the rights of whoever calls it, is not used.
-
-    Args:
-        row: ``task_id``, ``prompt``, ``entry_point``, ``canonical_solution``, ``base_input``, ``atol``, and
-            ``plus_input`` unless only the original tests are wanted.
-
-    Raises:
-        MalformedTests: a key is missing, or not what EvalPlus writes.
-    """
-    texts = {key: row.get(key) for key in ("task_id", "prompt", "canonical_solution", "entry_point")}
-    for key, value in texts.items():
-        if not isinstance(value, str) or not value:
-            raise MalformedTests(f"{key} must be a text")
-    name = str(texts["entry_point"])
-    if not name.isidentifier():
-        raise MalformedTests(f"entry_point {name!r} is no name")
-    inputs = {"base": row.get("base_input"), "plus": row.get("plus_input", [])}
-    for part, values in inputs.items():
-        if not isinstance(values, list) or not all(isinstance(arguments, list) for arguments in values):
-            raise MalformedTests(f"{part}_input must be a list of lists of arguments")
-    tolerance = row.get("atol", 0)
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
-        raise MalformedTests(f"atol must be a number of at least 0, got {tolerance!r}")
-    values = [*inputs["base"], *inputs["plus"]]
-    settings = {**texts, "inputs": values, "atol": tolerance}
-    oracle = Path(evalplus_oracle.__file__).read_text(encoding="utf-8")
-    # The oracle goes along as source, for the sandbox reads no files of this package, and into a namespace of its own,
-    # for the function under test may bear any name.
-    setup = (
-        f"_evalplus = {{}}\nexec({oracle!r}, _evalplus)\n"
-        f"_evalplus_check = _evalplus['make_check'](**json.loads({json.dumps(settings)!r}))\n"
-    )
-    parts = {"base": len(inputs["base"])} | ({"plus": len(values)} if "plus_input" in row else {})
-    tests = tuple(f"_evalplus_check({name}, {index})" for index in range(len(values)))
-    # MBPP's prompt is a docstring; HumanEval's begins the function, and may define helpers before it.
-    return AssertionProblem(setup, tests, (name,), completed(str(texts["prompt"])), parts=tuple(parts.items()))
 
 
 def _from_script(test: str) -> AssertionProblem:

@@ -62,8 +62,6 @@ def _read(test_cases: Mapping[str, Any] | str) -> Problem:
         return _pairs(test_cases)
     if "public_test_cases" in test_cases:
         return _pairs(_livecodebench(test_cases))
-    if "base_input" in test_cases:
-        return assertions.from_evalplus(test_cases)
     if "test_list" in test_cases:
         return assertions.from_list(test_cases)
     if "test" in test_cases:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs model-written Python programs where they can neither harm nor deceive.
+"""Runs model-written Python programs where they cannot harm the machine.
 
-:class:`Sandbox` forks confined children of a small server process on this machine;
-:class:`~prime_ext.verifiers.sandbox.fusion.FusionSandbox` asks a SandboxFusion service instead.
+:class:`Sandbox` forks confined children of a small server process.
 
 What is covered: files (Landlock), network, processes, signals and everything else that needs a system call (seccomp),
 memory, processor and wall time, output, threads. What is **not**: side channels, faults of the kernel in the system
@@ -12,18 +11,16 @@ calls that are allowed, and the load that a run may put on processors and memory
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable
 
 if TYPE_CHECKING:
     from prime_ext.verifiers.sandbox.client import Sandbox, find_protection
 
-__all__ = [
-    "Ending", "Execution", "Limits", "Protection", "Roles", "Sandbox", "SandboxUnavailable", "find_protection",
-]  # fmt: skip
+__all__ = ["Ending", "Execution", "Limits", "Protection", "Sandbox", "SandboxUnavailable", "find_protection"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not above: the fork server imports this package as well, and what the client needs makes every fork dearer.
+    # Not above: the fork server imports this package as well, and the client's imports would slow every fork.
     if name in ("Sandbox", "find_protection"):
         from prime_ext.verifiers.sandbox import client
 

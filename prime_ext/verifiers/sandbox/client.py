@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox as the rest of the package uses it: a pool of fork servers, in bubblewrap where that works.
-
-Bubblewrap gives the server a file system, network, process table and inter-process communication of its own.
-"""
+"""The sandbox as the rest of the package uses it: a pool of fork servers."""
 
 import functools
 import json
-import logging
 import marshal
 import os
 import select
@@ -17,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -25,18 +20,11 @@ from typing import Any
 
 from prime_ext.verifiers.sandbox import harness, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Roles, SandboxUnavailable, failure
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
 from prime_ext.verifiers.worker_pool import Died, Pool, Worker
-
-logger = logging.getLogger(__name__)
 
 _START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
 _STDERR_TAIL = 4096
-# What is seen inside bubblewrap.
-_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
-_BASE_BYTES = 256 << 20
-# Exists everywhere, except inside bubblewrap.
-_WITNESS = "/etc/passwd"
 _ROOT = str(Path(__file__).resolve().parents[3])
 _BOOT = """
 import json, sys
@@ -66,47 +54,10 @@ def python_paths() -> list[str]:
     return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
 
 
-def _bubblewrap(path: str, readable: Sequence[str], base: str) -> list[str]:
-    """Return the words to put before the server's command line. ``base`` becomes a small file system in memory.
-
-    Without Landlock, the two processes of a suite can reach each other's directories below it, and no more.
-    """
-    words = [path, "--unshare-all", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
-    # The empty /tmp first: the Python installation may lie below it.
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
-    for name in (*_SYSTEM_PATHS, *readable):
-        if os.path.islink(name) and name in _SYSTEM_PATHS:
-            words += ["--symlink", os.readlink(name), name]
-        else:
-            words += ["--ro-bind-try", name, name]
-    return [*words, "--size", str(_BASE_BYTES), "--tmpfs", base, "--chdir", base]
-
-
-def start_server(bubblewrap: str, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> "ServerProcess":
-    """Start a server, in bubblewrap if the options allow, and without it if it does not start there.
-
-    Raises:
-        SandboxUnavailable: it does not start, or what it can offer does not suffice.
-    """
-    wrapper = None if bubblewrap == "never" else shutil.which("bwrap")
-    if bubblewrap == "always" and wrapper is None:
-        raise SandboxUnavailable("bubblewrap=always, but bwrap is not installed")
-    if bubblewrap == "auto" and wrapper is not None:
-        try:
-            return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
-        except SandboxUnavailable as error:
-            # Installed, but containers mostly refuse the namespaces that it needs.
-            logger.info("code sandbox: going on without bubblewrap, in which no server starts: %s", error)
-            wrapper = None
-    return ServerProcess(wrapper, unsafe_no_sandbox, left_out)
-
-
 class ServerProcess(Worker):
-    """A running fork server: a worker of the sandbox. It belongs to the thread that starts it, for bubblewrap dies
-    with that thread.
-    """
+    """A running fork server: a worker of the sandbox."""
 
-    def __init__(self, wrapper: str | None, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> None:
+    def __init__(self, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> None:
         """Start the server and wait until it has reported its protections.
 
         Raises:
@@ -119,7 +70,7 @@ class ServerProcess(Worker):
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
-            self.process = self._spawn(wrapper, left_out, theirs.fileno(), client)
+            self.process = self._spawn(left_out, theirs.fileno(), client)
         except OSError as error:
             self._connection.close()
             os.rmdir(self.base)
@@ -139,10 +90,7 @@ class ServerProcess(Worker):
                 f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
             )
 
-    def _spawn(
-        self, wrapper: str | None, left_out: tuple[str, ...], connection: int, client: int
-    ) -> subprocess.Popen[bytes]:
-        python = python_paths()
+    def _spawn(self, left_out: tuple[str, ...], connection: int, client: int) -> subprocess.Popen[bytes]:
         program, reason = b"", ""
         try:
             program = system_calls.build()
@@ -153,16 +101,12 @@ class ServerProcess(Worker):
             "connection": connection,
             "client": client,
             "base": self.base,
-            "readable": [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
+            "readable": [*python_paths(), "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
             "left_out": left_out,
             "filter": program.hex(),
             "reason": reason,
-            "witness": _WITNESS if wrapper else "",
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
-        if wrapper:
-            visible = [*python, os.path.dirname(os.path.realpath(sys.executable)), _ROOT]
-            words = _bubblewrap(wrapper, visible, self.base) + words
         inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
         return subprocess.Popen(
             words,
@@ -190,18 +134,18 @@ class ServerProcess(Worker):
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
 
-    def run(self, task: tuple[dict[str, bytes], bytes, Limits] | None) -> Execution | Protection:
-        """Do a run (what each process is told, standard input, limits); without one, say what protects."""
+    def run(self, task: tuple[str, bytes, bytes, Limits] | None) -> Execution | Protection:
+        """Do a run (role, payload, standard input, limits); without one, return the protections."""
         if task is None:
             return self.protection
-        told, stdin, limits = task
-        files: list[list[int]] = [[] for _ in told]
+        role, payload, stdin, limits = task
+        files: list[int] = []
         try:
-            for each, payload in zip(files, told.values(), strict=True):
-                each += map(_file, (stdin, b"", b"", payload, b""))
-            message = json.dumps({"roles": list(told), "limits": asdict(limits)}).encode()
+            for content in (stdin, b"", b"", payload, b""):
+                files.append(_open_file(content))
+            message = json.dumps({"role": role, "limits": asdict(limits)}).encode()
             try:
-                socket.send_fds(self._connection, [message], [one for each in files for one in each])
+                socket.send_fds(self._connection, [message], files)
                 reply = self._receive(limits.seconds + _GRACE_SECONDS)
             except OSError as error:
                 raise self._death(str(error)) from error
@@ -209,7 +153,7 @@ class ServerProcess(Worker):
                 raise self._death("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         finally:
-            for descriptor in (one for each in files for one in each):
+            for descriptor in files:
                 os.close(descriptor)
 
     def _death(self, how: str) -> Died:
@@ -222,7 +166,7 @@ class ServerProcess(Worker):
         shutil.rmtree(self.base, ignore_errors=True)
 
 
-def _file(content: bytes) -> int:
+def _open_file(content: bytes) -> int:
     descriptor = os.memfd_create("prime_ext")
     view = memoryview(content)
     while view:
@@ -232,25 +176,23 @@ def _file(content: bytes) -> int:
     return descriptor
 
 
-def _execution(reply: dict[str, Any], files: list[list[int]], limits: Limits) -> Execution:
-    """What the server's reply and the files of the last process (the tests' in a suite) describe."""
+def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execution:
+    """Return what the server's reply and the files of the child describe."""
     if "failure" in reply:
         return failure(str(reply["failure"]))
 
     def read(kind: int, tail: int | None = None) -> bytes:
-        size = os.fstat(files[-1][kind]).st_size
+        size = os.fstat(files[kind]).st_size
         start = 0 if tail is None else max(0, size - tail)
-        return os.pread(files[-1][kind], size - start, start)
+        return os.pread(files[kind], size - start, start)
 
     stderr = read(harness.STDERR, _STDERR_TAIL).decode("utf-8", "replace")
-    verdict, code = reply["verdict"], reply["codes"][-1]
-    *others, deciding = (os.pread(each[harness.PAYLOAD], 1, 0) == harness.STARTED for each in files)
-    # Tests whose own set-up fails end the run before a slow solution has begun: that is no fault of the sandbox.
-    solutions = (started or ended for started, ended in zip(others, reply["cut_short"], strict=False))
-    if verdict != "timeout" and not (deciding and all(solutions)):
+    verdict, code = reply["verdict"], reply["code"]
+    started = os.pread(files[harness.PAYLOAD], 1, 0) == harness.STARTED
+    if verdict != "timeout" and not started:
         return failure(f"the sandbox could not be put on: {stderr or f'exit code {code}'}", reply["seconds"])
     stdout, result = read(harness.STDOUT), read(harness.RESULT)
-    written = max(os.fstat(files[-1][kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
+    written = max(os.fstat(files[kind]).st_size for kind in (harness.STDOUT, harness.STDERR))
     if verdict:
         ending = Ending(verdict)
     elif written >= limits.output_bytes:
@@ -271,8 +213,6 @@ class Sandbox(Pool):
     Args:
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
-        bubblewrap: ``auto`` puts the fork servers into bubblewrap if that is installed and works, ``always`` insists,
-            ``never`` does without.
         unsafe_no_sandbox: run programs even where the machine cannot confine them.
         left_out: protections to do without (``landlock``, ``seccomp``, ``rlimits``); for tests.
 
@@ -288,14 +228,11 @@ class Sandbox(Pool):
         limits: Limits | None = None,
         workers: int | None = None,
         *,
-        bubblewrap: str = "auto",
         unsafe_no_sandbox: bool = False,
         left_out: tuple[str, ...] = (),
     ) -> None:
-        if bubblewrap not in ("auto", "always", "never"):
-            raise ValueError(f"bubblewrap={bubblewrap!r} is not one of auto, always, never")
         self.limits = limits or Limits()
-        start = functools.partial(start_server, bubblewrap, unsafe_no_sandbox, left_out)
+        start = functools.partial(ServerProcess, unsafe_no_sandbox, left_out)
         super().__init__(workers, start, failure)
         try:
             self.protection  # noqa: B018  starts the first server
@@ -311,21 +248,27 @@ class Sandbox(Pool):
             raise SandboxUnavailable(found.stderr)
         return found
 
-    def start(self, roles: Roles, stdin: bytes = b"", limits: Limits | None = None) -> "Future[Execution]":
+    def start(
+        self, role: str, payload: dict[str, Any], stdin: bytes = b"", limits: Limits | None = None
+    ) -> "Future[Execution]":
         """Queue a run and return its future, which never raises for what a program does.
 
+        Args:
+            role: ``program``: a script; ``call``: one function of the program; ``tests``: a solution and its tests.
+            payload: the arguments of the role's function in :mod:`prime_ext.verifiers.sandbox.harness`.
+            stdin: standard input.
+            limits: limits of this run; None: those of the sandbox.
+
         Raises:
-            ValueError: it cannot be sent, being nested too deeply.
+            ValueError: the payload cannot be sent, being nested too deeply.
             RuntimeError: the sandbox is closed.
         """
-        # A child trusts what it is told and reads it before anything of the program runs.
-        told = {role: marshal.dumps(payload) for role, payload in roles.items()}
-        return self._put((told, stdin, limits or self.limits))
+        return self._put((role, marshal.dumps(payload), stdin, limits or self.limits))
 
     def submit(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> "Future[Execution]":
         """Queue a script and its standard input, and return the future of :meth:`start`."""
         given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
-        return self.start({"program": {"program": program}}, given, limits)
+        return self.start("program", {"program": program}, given, limits)
 
     def run(self, program: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Execution:
         """Run a script on its standard input and wait for its end."""

@@ -1,42 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a confined child runs: a program, one call of a function, a solution that serves its tests, or the tests.
+"""Code that a confined child runs: a program, one call of a function, or a solution with its tests.
 
-The payload is read before anything of the program runs. Everything here except the tests' role shares its interpreter
-with hostile code, so nothing that it reports is believed except as the program's own output.
+The payload is read before any line of the program runs. Everything here shares its interpreter with hostile code. The
+client therefore trusts no report: it compares outputs and returned values itself. The report on tests is the exception;
+docs/reference/verifiers.md lists what protects it and what does not.
 """
 
 import atexit
-import json
+import builtins
 import marshal
 import os
 import sys
-import time
 import traceback
 import types
 from collections.abc import Callable
+
+# By name: a program that patches json, os or signal does not change what reports and times its tests.
+from json import dumps
+from os import write
+from signal import ITIMER_REAL, setitimer
 from typing import Any
 
-from prime_ext.verifiers.sandbox import prelude, remote, together
+from prime_ext.verifiers.sandbox import prelude
 
-# The descriptors of a process, in the order in which they are sent and under the numbers that they get. The last one is
-# the stream between solution and tests, in both processes of a suite.
-STDIN, STDOUT, STDERR, PAYLOAD, RESULT, CHANNEL = range(6)
+# Functions below keep this copy: a program that patches built-ins does not change what they call.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
+
+# The descriptors of a child, in the order in which they are sent and under the numbers that they get.
+STDIN, STDOUT, STDERR, PAYLOAD, RESULT = DESCRIPTORS = range(5)
 # Takes the place of the payload's first byte just before the program starts.
 STARTED = b"S"
 OUT_OF_MEMORY = b'{"raised": "MemoryError"}'
 
-# For solutions.
+# Names of solutions.
 NAMES = {name: value for name, value in vars(prelude).items() if not name.startswith("__")}
-# For tests: what they call without importing it is the solution's, unless it is one of the node classes. Modules cannot
-# be called, so that a solution may bear the name of one.
+# Names of tests: what they call without importing it is the solution's, unless it is one of the node classes.
 NODES: dict[str, type] = {"ListNode": prelude.ListNode, "TreeNode": prelude.TreeNode}
 _TEST_NAMES = {name: value for name, value in NAMES.items() if isinstance(value, types.ModuleType)} | NODES
 
+_TEXT = 300
+_SCALARS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+# With one of these, a returned object decides itself whether it passes a test.
+_OPERATORS = frozenset(
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __contains__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ "
+    "__truediv__ __rtruediv__ __mod__ __neg__ __abs__ __int__ __float__ __index__ __round__".split()
+)
+
 
 def read_payload() -> dict[str, Any]:
+    """Read the payload, report that the sandbox is on, and close the descriptor, so that the program never gets it."""
     size = os.fstat(PAYLOAD).st_size
     payload = marshal.loads(os.pread(PAYLOAD, size, 0))
-    # Tells the client that the sandbox stands. The program cannot take it back: it does not get this descriptor.
     os.pwrite(PAYLOAD, STARTED, 0)
     os.close(PAYLOAD)
     return payload
@@ -50,10 +64,17 @@ def _new_module(name: str, names: dict[str, Any]) -> dict[str, Any]:
     return module.__dict__
 
 
+def _run(code: str, name: str, names: dict[str, Any]) -> None:
+    exec(compile(code, name, "exec", dont_inherit=True), names)
+
+
 def _report(message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode() + b"\n"
+    data = dumps(message).encode() + b"\n"
     while data:
-        data = data[os.write(RESULT, data) :]
+        data = data[write(RESULT, data) :]
+
+
+# ---- ending as Python does ------------------------------------------------------------------------------------------
 
 
 def _leave(code: int) -> None:
@@ -82,8 +103,8 @@ def _join_threads() -> None:
             waiting[0].join()
 
 
-def _guarded(action: Callable[[], object]) -> None:
-    """Run the action as Python runs a script: threads are waited for, exit functions run, errors are printed."""
+def _run_as_script(action: Callable[[], object]) -> None:
+    """Run the action as Python runs a script: wait for threads, run exit functions, print errors."""
     code = 0
     try:
         action()
@@ -103,94 +124,173 @@ def _guarded(action: Callable[[], object]) -> None:
     _leave(code)
 
 
+# ---- programs and calls ---------------------------------------------------------------------------------------------
+
+
 def run_program(payload: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
-    _guarded(lambda: together.run(payload["program"], "program.py", _new_module("__main__", {})))
+    _run_as_script(lambda: _run(payload["program"], "program.py", _new_module("__main__", {})))
 
 
 def run_call(payload: dict[str, Any]) -> None:
     """Call one function of the program and report what it returned."""
-    _guarded(lambda: _report(together.call(_new_module("solution", NAMES), **payload)))
+    _run_as_script(lambda: _report({"value": _call(**payload)}))
 
 
-def run_together(payload: dict[str, Any]) -> None:
-    """Run solution and tests in one interpreter."""
+def _call(program: str, function: str, arguments: list[Any]) -> Any:
+    """Call one function of the program, or of its class ``Solution``, and return the result as JSON data."""
+    names = _new_module("solution", NAMES)
+    _run(program, "solution.py", names)
+    holder = names.get("Solution")
+    if isinstance(holder, type) and hasattr(holder, function):
+        called = getattr(holder(), function)
+    elif function in names:
+        called = names[function]
+    else:
+        raise NameError(f"the program defines no {function}")
+    return to_json(called(*arguments))
 
-    def action() -> None:
-        _report(together.together(_new_module("solution", NAMES), **payload))
-        os._exit(0)
 
-    _guarded(action)
+def to_json(value: Any) -> Any:
+    """Return the value as JSON data: tuples become lists, keys strings, numpy's scalars numbers."""
+    if isinstance(value, dict):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is returned, which is not JSON")
 
 
-def serve_solution(payload: dict[str, Any]) -> None:
-    """Load the program and serve its functions to the tests in the other process."""
-    channel = remote.Channel(CHANNEL)
-
-    def action() -> None:
-        names = _new_module("solution", NAMES)
-        try:
-            together.load(names, **payload)
-        except Exception as error:
-            channel.send(remote.describe(error))
-            raise
-        remote.serve(channel, names)
-        # Whatever threads and exit functions the program left behind are of no interest.
-        os._exit(0)
-
-    _guarded(action)
+# ---- tests that are code --------------------------------------------------------------------------------------------
 
 
 def run_tests(payload: dict[str, Any]) -> None:
-    """Run the tests against a solution in another process and report the outcome of each.
+    """Run a solution and its tests, and report the outcome of each with the client's nonce.
 
-    The report, one JSON object per line: ``broken`` if the tests' own set-up fails, ``not_plain`` if they pass what
-    cannot cross, ``not_loaded`` if the solution fails on loading, else ``result``, an outcome and a text, for each test
-    until one of them ended the run, and ``end``.
+    The report is ``{"nonce": ..., "results": [[outcome, text], ...]}``, or has ``broken``, a text, in place of the
+    results if the tests' own set-up fails. Without a report the program ended the process.
     """
-    for line in _tests(payload, remote.Channel(CHANNEL)):
-        _report(line)
-    os._exit(0)
+    # An iterator over bytes shows its content neither in a dump of the frames nor to the garbage collector.
+    nonce = iter(payload.pop("nonce").encode())
+
+    def action() -> None:
+        message = _tests(payload)
+        _report({**message, "nonce": bytes(nonce).decode()})
+        os._exit(0)
+
+    _run_as_script(action)
 
 
-def _tests(payload: dict[str, Any], channel: remote.Channel) -> Any:
-    sys.setrecursionlimit(50_000)
-    names = _new_module("tests", _TEST_NAMES)
+def _tests(payload: dict[str, Any]) -> dict[str, Any]:
+    names = _new_module("tests", {**_TEST_NAMES, "__builtins__": dict(vars(builtins))})
     try:
-        together.run(payload["setup"], "setup.py", names)
+        _run(payload["setup"], "setup.py", names)
         tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]
     except BaseException as error:
-        yield {"broken": f"{type(error).__name__}: {error}"[: together.MESSAGE]}
-        return
-    channel.deadline = time.monotonic() + payload["seconds"]
-    client = remote.SolutionClient(channel)
-    try:
-        client.wait_until_ready()
-    except BaseException as error:
-        outcome, text = together.outcome_of(error)
-        yield {"not_loaded": ["raised" if outcome == "failed" else outcome, text]}
-        return
-    names.update({name: client.function(name) for name in payload["entry_points"]})
+        return {"broken": f"{type(error).__name__}: {error}"[:_TEXT]}
+    # From here on the solution can neither look the tests up nor patch what they call.
+    names.update({name: _copy_module(value) for name, value in names.items() if isinstance(value, types.ModuleType)})
+    for name in [name for name in sys.modules if name == "tests" or name.startswith("prime_ext")]:
+        del sys.modules[name]
+    context, program, entry_points, seconds, stop_at_first = (
+        payload[name] for name in ("context", "program", "entry_points", "seconds", "stop_at_first")
+    )
+    payload.clear()
+    solution = _new_module("solution", NAMES)
+    outcome, text = _attempt(lambda: _load(context, program, solution), seconds)
+    if outcome != "passed":
+        outcome = "raised" if outcome == "failed" else outcome
+        return {"results": [(outcome, f"on loading: {text}")] * len(tests)}
+    names.update({name: _guard_entry_point(name, solution) for name in entry_points})
+    results = []
     for test in tests:
-        channel.deadline = time.monotonic() + payload["seconds"]
-        outcome, text = "passed", ""
-        try:
-            exec(test, names)
-        except remote.ArgumentNotPlain as error:
-            yield {"not_plain": str(error)[: together.MESSAGE]}
-            return
-        except BaseException as error:
-            outcome, text = together.outcome_of(error)
-        yield {"result": [outcome, text]}
-        if outcome in ("timeout", "stopped") or (outcome != "passed" and payload["stop_at_first"]):
+        results.append(_attempt(lambda: exec(test, names), seconds))  # noqa: B023  called at once
+        if stop_at_first and results[-1][0] != "passed":
             break
-    yield {"end": True}
+    return {"results": results}
 
 
-ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "program": run_program,
-    "call": run_call,
-    "solution": serve_solution,
-    "tests": run_tests,
-    "together": run_together,
-}
+def _load(context: str, program: str, names: dict[str, Any]) -> None:
+    _run(context, "context.py", names)
+    _run(program, "solution.py", names)
+
+
+def _attempt(action: Callable[[], object], seconds: float) -> tuple[str, str]:
+    """Return the outcome and a text. If the time is used up, the alarm ends the process."""
+    setitimer(ITIMER_REAL, seconds)
+    try:
+        action()
+    except AssertionError as error:
+        return "failed", str(error)[:_TEXT]
+    except BaseException as error:
+        outcome = "out_of_memory" if isinstance(error, MemoryError) else "raised"
+        return outcome, f"{type(error).__name__}: {error}"[:_TEXT]
+    return "passed", ""
+
+
+def _copy_module(module: types.ModuleType) -> types.ModuleType:
+    copy = types.ModuleType(module.__name__)
+    copy.__dict__.update(vars(module))
+    return copy
+
+
+class _GuardedObject:
+    """An instance of the program's class ``Solution`` whose methods return guarded results."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._value, name)
+        return _guard_function(attribute) if callable(attribute) else attribute
+
+
+def _guard_entry_point(name: str, solution: dict[str, Any]) -> Any:
+    """Return what the tests call under this name; never a built-in that the solution leaves out."""
+    called = solution.get(name)
+    if called is None:
+
+        def missing(*_: Any, **__: Any) -> Any:
+            raise NameError(f"the solution defines no {name}")
+
+        return missing
+    if isinstance(called, type):
+        return called if name != "Solution" else lambda *args, **keywords: _GuardedObject(called(*args, **keywords))
+    return _guard_function(called)
+
+
+def _guard_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(*args: Any, **keywords: Any) -> Any:
+        try:
+            value = function(*args, **keywords)
+        except (StopIteration, StopAsyncIteration, GeneratorExit) as error:
+            # It would end a map() or zip() of the tests early and quietly, and so pass them.
+            raise RuntimeError(f"the solution raised {type(error).__name__}") from None
+        _refuse_operators(value)
+        return value
+
+    return guarded
+
+
+def _refuse_operators(value: Any) -> None:
+    """Raise TypeError if the value is or contains an object that compares or calculates by the program's rules."""
+    pending, seen = [value], set()
+    while pending:
+        item = pending.pop()
+        kind = type(item)
+        if kind in _SCALARS or id(item) in seen:
+            continue
+        seen.add(id(item))
+        for base in kind.__mro__:
+            if base.__module__ == "solution" and not _OPERATORS.isdisjoint(vars(base)):
+                raise TypeError(f"the solution returned a {kind.__name__}, which has operators of its own")
+        if isinstance(item, dict):
+            pending += [part for pair in item.items() for part in pair]
+        elif isinstance(item, list | tuple | set | frozenset):
+            pending += [part for part in item if type(part) not in _SCALARS]
+
+
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {"program": run_program, "call": run_call, "tests": run_tests}

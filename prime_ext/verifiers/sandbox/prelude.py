@@ -2,8 +2,7 @@
 # ruff: noqa: F401, F403, I001
 """Names that a solution finds without importing them, as on the judges from which call-based problems come.
 
-Modules under their own names, and the star exports of those that shadow no built-in. This file's source goes to an
-interpreter that has none of this package.
+Modules under their own names, and the star exports of those that shadow no built-in.
 """
 
 from typing import *

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run may use, what it is to do, and what it leaves behind."""
+"""What a run may use and what it leaves behind."""
 
 import enum
 import math
 from dataclasses import dataclass
-from typing import Any
 
 
 class Ending(str, enum.Enum):
@@ -65,8 +64,7 @@ class Execution:
         stderr: the last 4 KB of standard error, or what went wrong with the sandbox.
         exit_code: exit code, or minus the signal that ended it; None if the sandbox failed.
         seconds: wall time of the run alone.
-        result: what the harness reported on its own descriptor (function calls, assertions); a program can forge the
-            report of the process that it runs in, and of no other.
+        result: what the harness reported on its own descriptor (calls, tests); the program can write there, too.
     """
 
     ending: Ending
@@ -90,19 +88,5 @@ class SandboxUnavailable(RuntimeError):
 
 
 def failure(reason: str, seconds: float = 0.0) -> Execution:
-    """The execution of a run that the sandbox could not carry out."""
+    """Return the execution of a run that the sandbox could not carry out."""
     return Execution(Ending.SANDBOX_FAILURE, stderr=reason, seconds=seconds)
-
-
-# What a run does: its processes by what they do, with what each is told (:mod:`prime_ext.verifiers.sandbox.harness`).
-#
-# - ``program``: a script on its standard input, from ``program``, Python source.
-# - ``call``: ``function`` of the program, or a method of its class ``Solution``, with ``arguments``. The result is then
-#   ``{"value": ...}`` as JSON, or empty if the call did not return.
-# - ``solution`` and ``tests``, two processes: trusted tests that are code against a ``program`` that never sees them.
-#   ``context``: trusted code that the solution may build on, run before it in its own namespace; ``setup``: trusted
-#   code before the tests; ``tests``: pieces of code; ``entry_points``: names under which they call the solution;
-#   ``seconds`` that the solution has for one test, loading counted as one; ``stop_at_first``: leave out what comes
-#   after the first failure.
-# - ``together``: the same in one process, which a hostile solution can deceive; ``nonce`` is returned in the report.
-Roles = dict[str, dict[str, Any]]

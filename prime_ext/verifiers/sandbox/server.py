@@ -29,7 +29,7 @@ from prime_ext.verifiers.sandbox.runs import Limits
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE = 436
 _TICK_SECONDS = 0.02
-_MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 16
+_MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +42,7 @@ PREWARMED = (
 )  # fmt: skip
 
 
-class Process:
+class Child:
     """A child: forked here, confined, and doing its role until it ends or is killed."""
 
     def __init__(
@@ -50,7 +50,6 @@ class Process:
     ) -> None:
         self.work, self.limits = work, limits
         self.status: int | None = None
-        self.cut_short = False  # it still ran when the server ended it
         self.overspent = False  # of processor time
         server = os.getpid()
         os.mkdir(work, 0o700)
@@ -60,10 +59,10 @@ class Process:
             os.rmdir(work)
             raise
         if self.pid == 0:
-            self._be_child(role, descriptors, protect, server)
+            self._run_role(role, descriptors, protect, server)
         self.pidfd = os.pidfd_open(self.pid)
 
-    def _be_child(self, role: str, descriptors: Sequence[int], protect: confinement.Confinement, server: int) -> None:
+    def _run_role(self, role: str, descriptors: Sequence[int], protect: confinement.Confinement, server: int) -> None:
         try:
             os.setsid()
             _place(descriptors, protect.descriptors)
@@ -83,7 +82,7 @@ class Process:
             os._exit(1)
 
     def reap(self, options: int = os.WNOHANG) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         if self.status is None:
             pid, status, usage = os.wait4(self.pid, options)
             if pid != 0:
@@ -92,9 +91,7 @@ class Process:
         return self.status is not None
 
     def misbehaves(self) -> bool:
-        """Whether it has too many threads or files."""
-        if self.status is not None:
-            return False
+        """Return whether it has too many threads or files."""
         try:
             threads = os.stat(f"/proc/{self.pid}/task").st_nlink - 2
         except FileNotFoundError:
@@ -103,9 +100,8 @@ class Process:
 
     def end(self) -> int:
         """Kill it if it still runs, remove what it left, and return its exit code."""
-        # Killed before it is reaped, so that the number cannot have passed to somebody else.
+        # Killed before it is reaped, so that the number cannot have passed to another process.
         if not self.reap():
-            self.cut_short = True
             os.kill(self.pid, signal.SIGKILL)
             self.reap(0)
         os.close(self.pidfd)
@@ -121,11 +117,10 @@ class Server:
         self._client = client
         self._base = base
         self._confinement = protect
-        self._processes: list[Process] = []
 
     def serve(self) -> None:
         """Serve until the client is gone."""
-        while self._wait([self._connection.fileno()]):
+        while self._wait(self._connection.fileno()):
             data, descriptors, _, _ = socket.recv_fds(
                 self._connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
@@ -134,74 +129,53 @@ class Server:
                 return
             self._connection.send(json.dumps(reply).encode())
 
-    def _wait(self, descriptors: list[int], seconds: float | None = None) -> bool:
-        """Wait for one of them or the time; False if the client is gone."""
+    def _wait(self, descriptor: int, seconds: float | None = None) -> bool:
+        """Wait for it or the time; return False if the client is gone."""
         poll = select.poll()
-        for descriptor in (*descriptors, self._client):
-            poll.register(descriptor, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
+        poll.register(self._client, select.POLLIN)
         ready = poll.poll(None if seconds is None else seconds * 1000 + 1)
-        return self._client not in [descriptor for descriptor, _ in ready]
+        return self._client not in [ready_descriptor for ready_descriptor, _ in ready]
 
     def _run(self, message: dict[str, Any], descriptors: list[int]) -> dict[str, Any] | None:
-        """Do one run and return what the client is told, None if it is gone."""
-        limits, roles = Limits(**message["limits"]), message["roles"]
-        channels = socket.socketpair() if len(roles) == 2 else ()
-        each = len(descriptors) // len(roles)
+        """Do one run and return the reply to the client, None if it is gone."""
+        limits = Limits(**message["limits"])
         started = time.monotonic()
         try:
-            for index, role in enumerate(roles):
-                given = descriptors[index * each : (index + 1) * each]
-                given += [channels[index].fileno()] if channels else []
-                work = os.path.join(self._base, f"run-{index}")
-                self._processes.append(Process(role, given, work, limits, self._confinement))
+            child = Child(message["role"], descriptors, os.path.join(self._base, "run"), limits, self._confinement)
         except OSError as error:
-            self._end()
             return {"failure": f"fork server: {error}"}
         finally:
-            for channel in channels:
-                channel.close()
             for descriptor in descriptors:
                 os.close(descriptor)
-        verdict = self._watch(limits, started)
+        verdict = self._watch(child, started)
         seconds = time.monotonic() - started
-        processes = list(self._processes)
-        codes = self._end()
-        if verdict is None:
-            return None
-        return {"verdict": verdict, "codes": codes, "cut_short": [p.cut_short for p in processes], "seconds": seconds}
+        code = child.end()
+        return None if verdict is None else {"verdict": verdict, "code": code, "seconds": seconds}
 
-    def _watch(self, limits: Limits, started: float) -> str | None:
-        """Why a run must be ended, empty when its last process has ended by itself, None if the client is gone.
-
-        The tests' process decides; a solution that goes first is found out by the tests.
-        """
+    def _watch(self, child: Child, started: float) -> str | None:
+        """Return why a child must be killed, empty when it has ended by itself, None if the client is gone."""
+        limits = child.limits
         while True:
             left = started + limits.seconds - time.monotonic()
-            running = [process.pidfd for process in self._processes if process.status is None]
-            if not self._wait(running, max(0.0, min(left, _TICK_SECONDS))):
+            if not self._wait(child.pidfd, max(0.0, min(left, _TICK_SECONDS))):
                 return None
-            ended = [process.reap() for process in self._processes]
+            ended = child.reap()
             age = time.monotonic() - started
-            if any(process.overspent for process in self._processes):
+            if child.overspent:
                 return "timeout"
-            if ended[-1]:
+            if ended:
                 return ""
             if age >= limits.seconds:
                 return "timeout"
-            if age >= _TICK_SECONDS and any(process.misbehaves() for process in self._processes):
+            if age >= _TICK_SECONDS and child.misbehaves():
                 return "misbehaved"
 
-    def _end(self) -> list[int]:
-        processes, self._processes = self._processes, []
-        return [process.end() for process in processes]
-
     def close(self) -> None:
-        self._end()
+        """Remove what is left in the file system."""
         for name in os.listdir(self._base):
             _remove(os.path.join(self._base, name))
-        # In bubblewrap it is a file system of its own, which goes with the last process.
-        if not os.path.ismount(self._base):
-            os.rmdir(self._base)
+        os.rmdir(self._base)
 
 
 def _remove(work: str) -> None:
@@ -234,7 +208,7 @@ def main(settings: dict[str, Any]) -> None:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
     # Keep the low numbers taken, so that the descriptors of a run never lie where they have to go.
-    for _ in range(harness.CHANNEL + 1):
+    for _ in harness.DESCRIPTORS:
         os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     left_out, program = settings["left_out"], bytes.fromhex(settings["filter"])
     protect = confinement.Confinement(
@@ -248,7 +222,7 @@ def main(settings: dict[str, Any]) -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads after the imports; a fork server must have one")
-    protection = probe.examine(protect, settings["base"], settings["witness"], settings["reason"])
+    protection = probe.examine(protect, settings["base"], settings["reason"])
     gc.collect()
     gc.freeze()
     gc.disable()

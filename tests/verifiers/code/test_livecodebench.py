@@ -40,9 +40,9 @@ def test_a_function_is_called_with_a_value_per_line():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("text", ["", "a", "ä\n" * 300, "x" * 70_000])
-def test_a_pickled_text_is_read_whatever_the_protocol(protocol, text):
-    assert pickled_text(pickle.dumps(text, protocol=protocol)) == text
+def test_a_pickled_text_is_read_whatever_the_protocol(protocol):
+    for text in ("", "a", "ä\n" * 300, "x" * 70_000):
+        assert pickled_text(pickle.dumps(text, protocol=protocol)) == text
 
 
 class Opens:
@@ -78,14 +78,10 @@ def test_a_pickle_of_anything_but_a_text_and_no_whole_pickle_are_refused(data):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public_test_cases": "["}, "public_test_cases: no JSON"),
         ({"public_test_cases": '[{"input": "1"}]'}, "public_test_cases: test 1 has no input and output that are texts"),
         ({"private_test_cases": None}, "private_test_cases must be a text, got NoneType"),
         ({"private_test_cases": "%%" + packed("[]")}, "private_test_cases is neither JSON nor packed"),
-        ({"private_test_cases": base64.b64encode(b"abc").decode()}, "private_test_cases is neither JSON nor packed"),
-        ({"private_test_cases": packed("no JSON")}, "private_test_cases: no JSON"),
         ({"metadata": '{"func_name": "f"}'}, "a test is 'stdin', but metadata has calls of f"),
-        ({"public_test_cases": json.dumps([CALL])}, "a test is 'functional', but metadata has no func_name"),
     ],
 )
 def test_rows_that_are_not_of_livecodebench_are_refused(change, message):

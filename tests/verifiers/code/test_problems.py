@@ -47,15 +47,10 @@ def test_calls_with_json_lines_or_lists_of_arguments(inputs, outputs, tests):
         ({"test_list": []}, "no test"),
         ({"test": "x = 1\ndef f(): pass\nf(g())"}, "no test"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
-        ({"inputs": "1", "outputs": "1"}, "lists"),
         ({"inputs": [1], "outputs": ["1"]}, "int instead of text"),
         ({"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}, "no JSON"),
-        ({"fn_name": "f", "inputs": [1], "outputs": ["1"]}, "int instead of arguments"),
-        ({"fn_name": 3, "inputs": ["1"], "outputs": ["1"]}, "fn_name"),
         ({}, "neither inputs nor tests"),
-        ("{", "no JSON"),
         (None, "NoneType"),
-        ({"test": "def check(", "entry_point": "f"}, "no Python"),
         ({"test": "assert f()", "entry_point": "f"}, "no check"),
         ({"test_list": ["assert abs(max(1)) == 1"]}, "entry_point"),
         ({"test_list": [3]}, "list of strings"),
@@ -87,7 +82,7 @@ def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
     tests = parse_test_cases({"test": script})
     assert tests.entry_points == ("Solution",)
     assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
-    assert tests.alone(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
+    assert tests.isolate(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
 
 
 @pytest.mark.parametrize("prompt", ["def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""])
@@ -106,9 +101,3 @@ def test_any_cases_are_a_problem_with_tests_or_malformed(cases):
         assert str(error)
     else:
         assert problem.tests
-
-
-@given(st.text(max_size=60))
-def test_any_text_is_a_problem_or_malformed(text):
-    with pytest.raises(MalformedTests):
-        parse_test_cases(text)

@@ -16,7 +16,7 @@ ADD = "print(sum(map(int, input().split())))"
 
 @pytest.fixture(scope="module")
 def verifier():
-    with Sandbox(bubblewrap="never") as sandbox:
+    with Sandbox() as sandbox:
         # Right and wrong must not become a timeout on a busy machine.
         yield CodeVerifier(sandbox, limits=Limits(seconds=60.0, memory_bytes=512 << 20))
 
@@ -145,8 +145,10 @@ class TestAssertions:
             ("def f(x): raise ValueError('no')", {"test": EXPECTS_ERROR}, True),
             ("def f(x): raise KeyError('no')", {"test": EXPECTS_ERROR}, False),
             (OBJECTS, {"test_list": OF_OBJECTS}, True),
-            # A program cannot bring about that it shares a process with its tests.
             ("def f(x): return object()\ndef g(x): return 2", {"test_list": ["assert g(f(1)) == 2"]}, True),
+            # Tests may pass functions; a solution may not stand on a built-in that it leaves out.
+            ("def apply(f, x): return f(x)", {"test_list": ["assert apply(lambda x: x + 1, 3) == 4"]}, True),
+            ("", {"test_list": ["assert sum([1, 2]) == 3"], "entry_point": "sum"}, False),
             ("def f(x): return helper(x)", WITH_HELPER, True),
             ("def helper(x): return 3\ndef f(x): return 0", WITH_HELPER, False),
             (LEETCODE, {"test": "head = Solution().drop(ListNode(1, ListNode(2, ListNode(3))))\n" + SECOND}, True),
@@ -154,9 +156,8 @@ class TestAssertions:
             (LEETCODE, {"test": "root = Solution().drop(None)\n" + RIGHT}, False),
         ],
     )
-    def test_what_crosses_between_program_and_tests(self, verifier, program, cases, right):
-        verdict = verifier.verify_program(program, cases)
-        assert verdict.correct is right and "process" not in verdict.detail
+    def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
+        assert verifier.verify_program(program, cases).correct is right
 
     def test_each_test_counts_for_the_fraction(self, verifier, hasty):
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
@@ -167,12 +168,11 @@ class TestAssertions:
         assert verifier.verify_program(ends, cases, reward="fraction").score == 0.5
         assert verifier.verify_program("def g(:", cases, reward="fraction").score == 0.0
 
-    def test_tests_that_pass_functions_run_in_one_process_and_say_so(self, verifier, hasty):
-        cases = {"test_list": ["assert apply(lambda x: x + 1, 3) == 4", "assert apply(abs, -3) == 3"]}
-        verdict = verifier.verify_program("def apply(f, x): return f(x)", cases)
-        assert verdict.correct and "in one process" in verdict.detail
-        for cheat in ("import os; os._exit(0)", "exit(0)", "def apply(f, x): return 0", "while True: pass"):
-            assert hasty.verify_program(cheat, cases).score == 0.0
+    def test_a_test_that_ends_the_run_is_not_known_when_one_failure_decides(self, hasty):
+        cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2"]}
+        verdict = hasty.verify_program("def f(n):\n    while n == 2: pass\n    return n", cases)
+        assert verdict.outcome is Outcome.TIMEOUT
+        assert verdict.detail == "test 1 of 2: time limit (in this test or a later one)"
 
 
 class TestTheGrader:

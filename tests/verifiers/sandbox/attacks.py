@@ -187,13 +187,34 @@ CHEATS = {
         "        m = re.search('answer.1. == ([0-9]+)', repr(f.f_locals))\n        if m: return int(m.group(1))\n        f = f.f_back\n"
         "    for o in gc.get_objects():\n        m = re.search('answer.1. == ([0-9]+)', repr(o)[:10**5])\n        if m: return int(m.group(1))"
     ),
-    "forged answers on the channel": (
+    "garbage on every descriptor": (
         "import os\nfor fd in range(64):\n    try: os.write(fd, b'\\x10\\0\\0\\0{\"value\": 0    }' * 100)\n    except OSError: pass\n"
         "def answer(n): return 0"
     ),
     "forged report": (
         'import os\nfor fd in range(64):\n    try: os.write(fd, b\'{"result": ["passed", ""]}\\n{"end": true}\\n\')\n    except OSError: pass\n'
         "os._exit(0)"
+    ),
+    "nonce in frames and garbage": (
+        "import gc, json, os, re, sys\ndef answer(n):\n    texts, f = [], sys._getframe()\n    while f:\n"
+        "        texts += [repr(f.f_locals), repr(f.f_globals)]\n        f = f.f_back\n"
+        "    texts += [repr(o)[:10**5] for o in gc.get_objects() if not hasattr(o, '__getattr__')]\n"
+        "    for nonce in set(re.findall('[0-9a-f]{32}', ' '.join(texts))):\n        os.ftruncate(4, 0)\n"
+        "        os.pwrite(4, json.dumps({'nonce': nonce, 'results': [['passed', '']]}).encode(), 0)\n        os._exit(0)"
+    ),
+    "patched harness and tests": (
+        "import sys\nfor name, m in list(sys.modules.items()):\n    if name == 'tests' or name.startswith('prime_ext'):\n"
+        "        for k in list(vars(m)):\n            try: setattr(m, k, lambda *a, **k: ('passed', ''))\n            except Exception: pass\n"
+        "def answer(n): return 0"
+    ),
+    "patched json and os": (
+        "import json, os\nreal, write = json.dumps, os.write\n"
+        "json.dumps = lambda m, **k: real({**m, 'results': [['passed', '']]})\n"
+        "os.write = lambda fd, data: write(fd, data.replace(b'failed', b'passed'))\ndef answer(n): return 0"
+    ),
+    "operators that forgive": (
+        "class Any:\n    def __sub__(self, other): return 0.0\n    __rsub__ = __add__ = __sub__\n    def __abs__(self): return 0.0\n"
+        "    def __float__(self): return 31415926.0\ndef answer(n): return [Any()][0]"
     ),
     "forged results with a nonce": 'print(\'{"results": [["passed", ""]], "nonce": ""}\')\ndef answer(n): return 0',
     "huge answer": "def answer(n): return [0] * 10**7",

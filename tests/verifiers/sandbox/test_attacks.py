@@ -2,7 +2,6 @@
 """Every attack is contained: nothing is read, written or started outside, nothing survives, the server lives on."""
 
 import os
-import shutil
 
 import attacks
 import pytest
@@ -14,10 +13,9 @@ from prime_ext.verifiers.sandbox import Limits, Sandbox
 LIMITS = Limits(seconds=1.5, memory_bytes=512 << 20)
 
 
-# Once more inside bubblewrap where that is installed.
-@pytest.fixture(scope="module", params=["never", "always"] if shutil.which("bwrap") else ["never"])
-def attacked(request):
-    with Sandbox(LIMITS, workers=1, bubblewrap=request.param) as sandbox:
+@pytest.fixture(scope="module")
+def attacked():
+    with Sandbox(LIMITS, workers=1) as sandbox:
         yield sandbox
 
 
@@ -66,14 +64,12 @@ SUITES = {
 }
 
 
-@pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize("name", attacks.CHEATS)
-def test_a_cheat_does_not_pass_a_function_s_tests(name, suite, attacked):
+def test_a_cheat_passes_no_suite(name, attacked):
     verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
-    for reward in ("all", "fraction"):
-        verdict = verifier.verify_program(attacks.CHEATS[name], SUITES[suite], reward=reward)
-        assert verdict.score == 0.0, verdict.detail
-        assert len(verdict.detail) <= 300
+    for suite, cases in SUITES.items():
+        verdict = verifier.verify_program(attacks.CHEATS[name], cases)
+        assert verdict.score == 0.0, (suite, verdict.detail)
 
 
 def test_two_runs_do_not_see_each_other(attacked):
