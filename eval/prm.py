@@ -41,7 +41,7 @@ from eval.prm_scorers import (
     score_all,
     step_scores,
 )
-from prime_ext.generate.model_card import read_description, versions
+from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader

@@ -6,7 +6,7 @@
 #   DATA=FOLDER DECODING=recommended bash recipes/eval_eurus2.sh PRIME-RL/Eurus-2-7B-PRIME
 #   DATA=FOLDER SYSTEM_PROMPT=default TASKS=math500,amc bash recipes/eval_eurus2.sh Qwen/Qwen2.5-Math-7B-Instruct
 #
-# MODEL is a hub id, a Hugging Face folder, a verl checkpoint or a LoRA adapter. The paper decodes greedily, but for
+# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The paper decodes greedily, but for
 # LiveCodeBench (10 responses at temperature 0.2); its authors recommend 16 responses at temperature 0.3 and top-p 0.95
 # since (DECODING=recommended), for a greedy score on the 30 problems of AIME 2024 has a standard error of 8 points.
 # The Eurus-2 models were trained with a system prompt of seven actions (SYSTEM_PROMPT=actions); give others their own.

@@ -6,7 +6,7 @@
 #   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo_weibull/hf
 #   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
 #
-# MODEL is a hub id, a Hugging Face folder, a verl checkpoint or a LoRA adapter. The released code samples with 5 beams,
+# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5 beams,
 # one prompt at a time, which only transformers does and which is slow; of its two scripts the other one does not sample
 # (--decoding paper_pipeline). DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors
 # of PRIME advise; vLLM can make those. The scores of the published table are micro-F1, which here is the accuracy.

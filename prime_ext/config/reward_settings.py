@@ -57,7 +57,7 @@ GROUP_ESTIMATORS = (*get_args(CommonGroupEstimator), "rloo_per_token", "masked_s
 ESTIMATORS_OF_THE_PRM = ("prm_value", "segment")
 ESTIMATORS_WITHOUT_DISCOUNT = ("remax", "segment", "masked_step")
 # Those of prime_ext.step_rm.splitting, and two that need more to be said.
-TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "lines", "sentences", "pspo"]
+TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]
 TEXT_SPLITTERS = get_args(TextSplitter)
 
 

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Hugging Face folder from a policy's or a PRM's FSDP checkpoint, in its own precision, with a LoRA adapter merged.
 
-    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16] [--push OWNER/NAME]
+    python -m prime_ext.generate.export CHECKPOINT OUTPUT [--role prm] [--dtype bfloat16]
 
 CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder with
 ``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves
-an adapter beside the base weights. A model card (:mod:`prime_ext.generate.model_card`) says where it comes from and how
-a PRM scores, with the bias of ``prm.bias``, which the weights do not hold.
-
-``--push OWNER/NAME`` uploads the folder to the Hugging Face hub, as a private repository unless ``--public``;
-``--dry-run`` only says what would be uploaded.
+an adapter beside the base weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`)
+with reference and beta, and the bias of ``prm.bias``, which the weights do not hold.
 """
 
 import argparse
@@ -26,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
 from prime_ext.generate.backend import BackendError, one_line
-from prime_ext.generate.model_card import CARD_FILE, FILE, card_text, prm_description, read_description
+from prime_ext.generate.prm_description import FILE, prm_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -195,7 +192,7 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
 def export(
     folder: Path, output: Path, dtype: torch.dtype | None = None, files: Mapping[str, str] | None = None
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder, over an older one, with a model card if there is something to say.
+    """Write a checkpoint as a Hugging Face folder, over an older one; a PRM with its description.
 
     Args:
         folder: ``prm`` or ``actor`` of a step.
@@ -214,47 +211,13 @@ def export(
     model = build_model(weights, AutoConfig.from_pretrained(ready), lora)
     if (ready / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(ready)
-    bias = read_json(folder / BIAS_FILE) if (folder / BIAS_FILE).is_file() else None
-    run = read_json(folder.parent / CARD_FILE) if (folder.parent / CARD_FILE).is_file() else None
-    role = "prm" if bias is not None or folder.name == "prm" else "actor"
-    text = card_text(role, run, bias, output)
-    said = {} if text is None else {"README.md": text}
-    if role == "prm" and run is not None:
-        said[FILE] = json.dumps(prm_description(run, bias, output), indent=2) + "\n"
+    described = {}
+    if (folder.parent / FILE).is_file() and folder.name == "prm":
+        bias = read_json(folder / BIAS_FILE) if (folder / BIAS_FILE).is_file() else None
+        description = prm_description(read_json(folder.parent / FILE), bias, output)
+        described[FILE] = json.dumps(description, indent=2) + "\n"
     tokenizer = AutoTokenizer.from_pretrained(ready)
-    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**said, **(files or {})})
-
-
-def push(folder: Path, name: str, public: bool, dry_run: bool) -> None:
-    """Upload an exported folder to the Hugging Face hub, and say what was, or would be, uploaded.
-
-    Args:
-        folder: exported.
-        name: ``OWNER/NAME`` of the repository, which is made if it does not exist.
-        public: whether a new repository is.
-        dry_run: upload nothing, and connect to nothing.
-
-    Raises:
-        BackendError: the hub refuses, or cannot be reached.
-    """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        print(f"  {path.relative_to(folder)}  {path.stat().st_size:,} bytes")
-    reference = read_description(str(folder)).get("reference", "none")
-    if Path(reference).is_dir():
-        print(f"{name}: its reference {reference} is not part of it; push that too, and name it in {FILE} and the card")
-    if dry_run:
-        print(f"{name}: {len(files)} files would be uploaded")
-        return
-    from huggingface_hub import HfApi
-
-    try:
-        hub = HfApi()
-        hub.create_repo(name, private=not public, exist_ok=True)
-        print(hub.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Exported by prime_ext"))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BackendError(f"{folder} is exported, but was not uploaded to {name}: {reason}") from error
+    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**described, **(files or {})})
 
 
 def main() -> None:
@@ -263,22 +226,13 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write")
     parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="of a step or a run (default: actor)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face hub")
-    parser.add_argument("--public", action="store_true", help="a repository that --push makes is public")
-    parser.add_argument("--dry-run", action="store_true", help="with --push: only say what would be uploaded")
     arguments = parser.parse_args()
-    if arguments.push is None and (arguments.public or arguments.dry_run):
-        parser.error("--public and --dry-run go with --push")
-    if arguments.push is not None and arguments.push.count("/") != 1:
-        parser.error(f"--push {arguments.push} must be OWNER/NAME")
     if arguments.output.exists():
         sys.exit(f"prime_ext.generate.export: {arguments.output} exists; name a folder that does not")
     try:
         folder = find_checkpoint(arguments.checkpoint, arguments.role) or arguments.checkpoint
         export(folder, arguments.output, getattr(torch, arguments.dtype) if arguments.dtype else None)
         print(f"{arguments.output}: {folder}")
-        if arguments.push is not None:
-            push(arguments.output, arguments.push, arguments.public, arguments.dry_run)
     except BackendError as error:
         sys.exit(f"prime_ext.generate.export: {error}")
 

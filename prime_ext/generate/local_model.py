@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model on this machine, for transformers and vLLM alike: where it is, its tokenizer, its context, what it is shown.
 
-It may be a Hugging Face folder, a hub id, a checkpoint of verl, or a LoRA adapter.
+It may be a Hugging Face folder, a hub id, or a checkpoint of verl.
 """
 
 import hashlib
@@ -28,8 +28,6 @@ MARK = "prime_ext_export.json"
 CACHE_VARIABLE = "PRIME_EXT_CACHE"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
-_ADAPTER = "adapter_config.json"
-_ADAPTER_WEIGHTS = ("adapter_model*.safetensors", "adapter_model*.bin")
 _SAMPLED_BYTES = 2**20
 # Requests for one problem follow each other, so a few prompts are enough.
 _REMEMBERED = 1024
@@ -42,13 +40,11 @@ class ModelSource:
     Attributes:
         name: as it was asked for.
         path: Hugging Face folder or hub id.
-        adapter: folder or hub id of a LoRA adapter; None for none.
         revision: on the hub; None for the newest.
     """
 
     name: str
     path: str
-    adapter: str | None = None
     revision: str | None = None
 
     def description(self) -> dict[str, Any]:
@@ -56,17 +52,13 @@ class ModelSource:
         known: dict[str, Any] = {"model": self.name, "revision": self.revision}
         if Path(self.path).is_dir():
             known["weights"] = weights_digest(Path(self.path))
-        if self.adapter is not None:
-            known["lora"] = Path(self.adapter).name if Path(self.adapter).is_dir() else self.adapter
-            if Path(self.adapter).is_dir():
-                known["lora_weights"] = weights_digest(Path(self.adapter))
         return known
 
 
 def weights_digest(folder: Path) -> str:
     """A hash of the sizes, first and last bytes of the weight files: cheap, and the same for a copy."""
     digest = hashlib.sha256()
-    for file in sorted(file for pattern in _WEIGHTS + _ADAPTER_WEIGHTS for file in folder.glob(pattern)):
+    for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as stream:
@@ -76,27 +68,22 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def find_model(model: str, lora: str | None = None, revision: str | None = None) -> ModelSource:
+def find_model(model: str, revision: str | None = None) -> ModelSource:
     """Make of what a user names something that transformers and vLLM can load.
 
     Args:
         model: a Hugging Face folder or hub id; a checkpoint of verl (the folder with ``fsdp_config.json``, the
             ``global_step_N`` above it, or the run's folder with ``latest_checkpointed_iteration.txt``), which is
-            exported; or a folder with a LoRA adapter, which names its base.
-        lora: an adapter to apply.
+            exported.
         revision: on the hub.
 
     Raises:
         BackendError: one line with what was found and what would be right.
     """
-    if lora is not None and (Path(lora).expanduser().exists() or not _HUB_ID.fullmatch(lora)):
-        lora = str(Path(lora).expanduser())
-        if not Path(lora, _ADAPTER).is_file():
-            raise BackendError(f"--lora {lora} is no LoRA adapter; give a folder with {_ADAPTER}, or a hub id")
     folder = Path(model).expanduser()
     if not folder.exists():
         if _HUB_ID.fullmatch(model):
-            return ModelSource(model, model, lora, revision)
+            return ModelSource(model, model, revision)
         raise BackendError(
             f"--model {model} does not exist; give a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
         )
@@ -104,16 +91,14 @@ def find_model(model: str, lora: str | None = None, revision: str | None = None)
         raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
     if folder.is_file():
         raise BackendError(f"--model {model} is a file; give the folder it is in")
-    if (folder / _ADAPTER).is_file():
-        return _adapted(model, folder, lora)
     checkpoint = find_checkpoint(folder)
     if checkpoint is None:
         ready = folder
         if not (folder / "config.json").is_file():
             names = sorted(entry.name for entry in folder.iterdir())
             raise BackendError(
-                f"{folder} is neither a Hugging Face model (config.json), a LoRA adapter ({_ADAPTER}) nor a checkpoint "
-                f"of verl (fsdp_config.json); it holds {', '.join(names[:5]) or 'nothing'}"
+                f"{folder} is neither a Hugging Face model (config.json) nor a checkpoint of verl (fsdp_config.json); "
+                f"it holds {', '.join(names[:5]) or 'nothing'}"
             )
         if not _has_weights(folder):
             raise BackendError(f"{folder} has a config.json but no weights ({_WEIGHTS[0]})")
@@ -122,7 +107,7 @@ def find_model(model: str, lora: str | None = None, revision: str | None = None)
         # With LoRA, verl's hf_model holds names of the wrapped model, which nothing else can load.
         if not _has_weights(ready) or (checkpoint / LORA_META).is_file():
             ready = _exported(checkpoint)
-    return ModelSource(model, str(ready), lora)
+    return ModelSource(model, str(ready))
 
 
 def _exported(folder: Path) -> Path:
@@ -151,26 +136,12 @@ def _has_weights(folder: Path) -> bool:
     return any(file.stat().st_size for pattern in _WEIGHTS for file in folder.glob(pattern))
 
 
-def _adapted(model: str, folder: Path, lora: str | None) -> ModelSource:
-    """The base that an adapter names, with the adapter."""
-    if lora is not None:
-        raise BackendError(f"--model {model} is itself an adapter; give its base as --model, and one adapter as --lora")
-    config = read_json(folder / _ADAPTER)
-    base = str(config.get("base_model_name_or_path"))
-    if not Path(base).exists() and not _HUB_ID.fullmatch(base):
-        raise BackendError(f"{folder} is an adapter of {base}, which is not here; give --model BASE --lora {model}")
-    found = find_model(base, None, config.get("revision") if not Path(base).exists() else None)
-    if found.adapter is not None:
-        raise BackendError(f"{folder} is an adapter of {base}, which has an adapter of its own; merge that one first")
-    return ModelSource(model, found.path, str(folder), found.revision)
-
-
 @contextmanager
 def loading(name: str) -> Iterator[None]:
     """A block that loads something of a model; what goes wrong in it is one line.
 
     Raises:
-        BackendError: instead of what transformers, peft, vLLM or the hub raise.
+        BackendError: instead of what transformers, vLLM or the hub raise.
     """
     try:
         yield
@@ -207,12 +178,11 @@ class LocalBackend(Backend):
         max_model_len: int | None = None,
         chat_template: Path | None = None,
         revision: str | None = None,
-        lora: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
-        self.source = find_model(model, lora, revision)
+        self.source = find_model(model, revision)
         self.hub = {"revision": self.source.revision, "trust_remote_code": trust_remote_code}
         with loading(f"--chat-template {chat_template}"):
             self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")

@@ -19,7 +19,6 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "concurrency": (_SERVER, "requests at a time (default: 16)", _INTEGER),
     "attempts": (_SERVER, "attempts per request (default: 8)", _INTEGER),
     "timeout": (_SERVER, "seconds for one attempt (default: 1800)", _NUMBER),
-    "deadline": (_SERVER, "seconds for a request with all attempts (default: 7200)", _NUMBER),
     "dtype": (_LOCAL, "of weights and computation (default: auto: float32 on the CPU, else bfloat16)", _DTYPES),
     "device": (("transformers",), "such as cpu, cuda or cuda:1 (default: cuda if there is one)", {}),
     "tensor_parallel": (("vllm",), "devices per copy of the model (default: 1)", _INTEGER),
@@ -29,7 +28,6 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "batch_size": (_LOCAL, "responses made at a time (default: 64 for transformers, vLLM's own for vllm)", _INTEGER),
     "chat_template": (_LOCAL, "file with a Jinja chat template instead of the model's", _FILE),
     "revision": (_LOCAL, "commit, branch or tag of a model on the hub", {}),
-    "lora": (_LOCAL, "folder or hub id of a LoRA adapter to apply to the model", {}),
     "trust_remote_code": (_LOCAL, "run model code that comes with the model", {"action": "store_true"}),
 }
 
@@ -46,7 +44,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         default="",
-        help="a Hugging Face folder or hub id, a checkpoint of verl or a LoRA adapter; of a server the name it serves",
+        help="a Hugging Face folder or hub id, or a checkpoint of verl; of a server the name it serves",
     )
     for name, (kinds, text, words) in _OPTIONS.items():
         told = f"{text} [{', '.join(kinds)}]".replace("%", "%%")
@@ -64,7 +62,7 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
 
     Args:
         kind: one of :data:`KINDS`.
-        model: a Hugging Face folder or hub id, a checkpoint of verl, an adapter; of a server the name it serves.
+        model: a Hugging Face folder or hub id, or a checkpoint of verl; of a server the name it serves.
         options: the flags, with underscores; None leaves a choice to the backend.
 
     Raises:

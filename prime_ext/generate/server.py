@@ -33,7 +33,6 @@ class ServerBackend(Backend):
         concurrency: requests at a time.
         attempts: how often a request is made before it has failed.
         timeout: seconds without an answer after which an attempt has failed.
-        deadline: seconds for a request with all attempts.
 
     Raises:
         BackendError: the URL is none, or the variable of the key is not set.
@@ -47,10 +46,9 @@ class ServerBackend(Backend):
         concurrency: int = 16,
         attempts: int = 8,
         timeout: float = 1800.0,
-        deadline: float = 7200.0,
     ) -> None:
         self.url = api_url(base_url)
-        self.concurrency, self.attempts, self.timeout, self.deadline = concurrency, attempts, timeout, deadline
+        self.concurrency, self.attempts, self.timeout = concurrency, attempts, timeout
         self._wanted = model
         self._key = os.environ.get(api_key_env, "") if api_key_env else ""
         if api_key_env and not self._key:
@@ -152,15 +150,12 @@ class ServerBackend(Backend):
                     put(failed(request, f"not asked: {self.url} could not be reached"))
                     continue
                 try:
-                    answering = asyncio.wait_for(self._answer(client, request, model), self.deadline)
-                    response, unreachable = await answering, 0
+                    response, unreachable = await self._answer(client, request, model), 0
                 except openai.APITimeoutError:
                     response = failed(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
                 except openai.APIConnectionError as error:
                     unreachable += 1
                     response = failed(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
-                except asyncio.TimeoutError:
-                    response = failed(request, f"no answer before the deadline of {self.deadline:g} s")
                 except openai.APIStatusError as error:
                     response, unreachable = failed(request, status_text(error)), 0
                 except ValueError as error:

@@ -66,7 +66,7 @@ class ResponseText:
 
 
 class TransformersBackend(LocalBackend):
-    """A model of transformers, with its adapter merged into it.
+    """A model of transformers.
 
     Raises:
         BackendError: no such model or device.
@@ -83,10 +83,6 @@ class TransformersBackend(LocalBackend):
         source, dtype = self.source, getattr(torch, self.dtype)
         with loading(source.path):
             loaded = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
-            if source.adapter is not None:
-                from peft import PeftModel
-
-                loaded = PeftModel.from_pretrained(loaded, source.adapter).merge_and_unload(safe_merge=True)
             self.model = loaded.eval().requires_grad_(False).to(place)
         if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
             # Threads wait for each other longer than they compute, five times as long where the cores have other work.

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,10 +16,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed, stream
 from prime_ext.generate.local_model import LocalBackend, loading
-from prime_ext.utils.files import read_json
-
-# Adapter ranks that vLLM has kernels for.
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class VLLMBackend(LocalBackend):
@@ -70,9 +65,6 @@ class VLLMBackend(LocalBackend):
         }
         if gpu_memory_utilization is not None:
             self.arguments["gpu_memory_utilization"] = gpu_memory_utilization
-        if self.source.adapter is not None:
-            rank = lora_rank(Path(self.source.adapter))
-            self.arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
         self._exit = ExitStack()
         self._portal: BlockingPortal | None = None
         self._engine: Any = None
@@ -116,17 +108,15 @@ class VLLMBackend(LocalBackend):
         if (problem := self.problem(request)) is not None:
             return put(failed(request, problem))
         from vllm import SamplingParams
-        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind
 
-        ids, adapter = self.ids(request), self.source.adapter
+        ids = self.ids(request)
         arguments = sampling_arguments(request.sampling, request.seed)
         self._n_requests += 1
         outputs = self._engine.generate(
             {"prompt_token_ids": ids},
             SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY),
             str(self._n_requests),
-            lora_request=LoRARequest("adapter", 1, adapter) if adapter is not None else None,
         )
         try:
             async for output in outputs:
@@ -160,18 +150,3 @@ def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
         "stop": list(sampling.stop),
         "seed": seed & (2**63 - 1) if sampling.temperature > 0 else None,
     }
-
-
-def lora_rank(adapter: Path) -> int:
-    """The smallest rank that vLLM has kernels for and an adapter fits into.
-
-    Raises:
-        BackendError: it is too large, or the folder is not here.
-    """
-    if not (adapter / "adapter_config.json").is_file():
-        raise BackendError(f"--backend vllm needs the adapter {adapter} as a folder; download it first")
-    rank = int(read_json(adapter / "adapter_config.json").get("r", 0))
-    fitting = [known for known in _LORA_RANKS if known >= rank]
-    if not fitting:
-        raise BackendError(f"{adapter} has rank {rank}, vLLM takes at most {_LORA_RANKS[-1]}; merge it into its base")
-    return fitting[0]

@@ -119,7 +119,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from verl.utils.tracking import Tracking
 
     from prime_ext.generate.export import build_model, write_folder
-    from prime_ext.generate.model_card import FILE, model_name, versions
+    from prime_ext.generate.prm_description import FILE, model_name, versions
     from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.offline_prm.settings import LossSettings
-from prime_ext.step_rm.convert.formats import labels_by_first_error, listed, text
+from prime_ext.step_rm.convert import listed, text
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import BadRow, SourceError, whole_rows
 from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
@@ -17,6 +17,13 @@ from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
 
 class BadData(ValueError):
     """Data that cannot be trained on; the message is one line with file and row."""
+
+
+def labels_by_first_error(first: Any, n_steps: int) -> list[int | None]:
+    """Labels of steps from the index of the first wrong one, -1 for none: what follows it has none."""
+    if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
+        raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
+    return [1] * n_steps if first < 0 else [*[1] * first, -1, *[None] * (n_steps - first - 1)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import inspect
 import json
 import logging
 import math
@@ -26,7 +25,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
-from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from prime_ext.algorithms.chain_reward import ChainReward
@@ -38,7 +36,7 @@ from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
-from prime_ext.reward.step_scoring import ScoredSteps, StepScoring, response_ids
+from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -56,9 +54,14 @@ class PromptRewardManager(NaiveRewardManager):
         data = data[-1:]
         extras = data.non_tensor_batch
         info = np.empty(1, dtype=object)
-        given = extras["extra_info"][0] if "extra_info" in extras else {}
-        info[0] = {**given, "raw_prompt": extras["raw_prompt"][0]}
+        given = _column(extras, "extra_info") or {}
+        info[0] = {**given, "raw_prompt": _column(extras, "raw_prompt")}
         return await super().run_single(DataProto(batch=data.batch, non_tensor_batch={**extras, "extra_info": info}))
+
+
+def _column(extras: Mapping[str, Any], name: str) -> Any:
+    """The value of a column of one row; None if there is no such column."""
+    return extras[name][0] if name in extras else None
 
 
 @register(step_scorer_settings.MANAGER)
@@ -85,9 +88,13 @@ class StepScoresRewardManager(PromptRewardManager):
         scorer: NodeStepScorer | SharedStepScorer | None = None,
     ):
         super().__init__(config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer)
+        steps, of_scorer = self.read_sections(config)
+        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, reward_router_address))
+
+    def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
+        """Where steps are, and who scores them."""
         steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
-        scorer = scorer or connect(step_scorer_settings.scorer_of(config), reward_router_address)
-        self._scoring = StepScoring(steps, tokenizer, scorer)
+        return steps, step_scorer_settings.scorer_of(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
@@ -152,34 +159,20 @@ class ChainPricing:
 
 
 @register(pspo_settings.MANAGER)
-class PSPORewardManager(RewardManagerBase):
-    """Rewards step scores; arguments are those of :class:`StepScoresRewardManager`."""
+class PSPORewardManager(StepScoresRewardManager):
+    """Rewards step scores, and judges responses only where ``pspo.judge`` and a gold answer ask for it."""
 
-    def __init__(
-        self,
-        config: DictConfig,
-        tokenizer: Any,
-        compute_score: Any,
-        reward_router_address: str | None = None,
-        reward_model_tokenizer: Any = None,
-        scorer: NodeStepScorer | SharedStepScorer | None = None,
-    ):
-        super().__init__(config, tokenizer, compute_score)
-        self.settings, scorer_settings = pspo_settings.sections_of(config)
-        scorer = scorer or connect(scorer_settings, reward_router_address)
-        self._scoring = StepScoring(self.settings.steps, tokenizer, scorer)
+    def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
+        self.settings, of_scorer = pspo_settings.sections_of(config)
         self._price = ChainPricing(self.settings)
         self._log = _log_file(self.settings.log_path) if self.settings.log_path else None
-        self._router = (
-            {"reward_router_address": reward_router_address, "reward_model_tokenizer": reward_model_tokenizer}
-            if reward_router_address is not None
-            else {}
-        )
+        return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
-        row = data[-1:][0]
-        scored, verdict = await asyncio.gather(self._scoring(row), self._judged(row))
+        data = data[-1:]
+        row = data[0]
+        scored, verdict = await asyncio.gather(self._scoring(row), self._judged(data))
         priced, reason = self._priced(scored)
         reasons = [f"step scorer: {reason}"] if reason else []
         bonus = 0.0
@@ -217,33 +210,21 @@ class PSPORewardManager(RewardManagerBase):
         except ValueError as error:
             return PricedChain(), str(error)
 
-    async def _judged(self, row: Any) -> dict[str, Any] | None:
+    async def _judged(self, data: DataProto) -> dict[str, Any] | None:
         """The verdict, with ``acc`` and ``grader_failure``; None if it is not asked for or there is no gold answer."""
-        ids, extras = response_ids(row), row.non_tensor_batch
-        section = extras.get("reward_model")
+        section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None
         if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
             return None
         start = time.perf_counter()
-        loop = asyncio.get_running_loop()
-        arguments = {
-            "data_source": str(extras.get("data_source", "unknown")),
-            "ground_truth": gold,
-            "extra_info": {**(extras.get("extra_info") or {}), "raw_prompt": extras.get("raw_prompt")},
-            **self._router,
-        }
         try:
-            text = await loop.run_in_executor(None, lambda: self.tokenizer.decode(ids, skip_special_tokens=True))
-            if inspect.iscoroutinefunction(self.compute_score):
-                result = await self.compute_score(solution_str=text, **arguments)
-            else:
-                result = await loop.run_in_executor(None, lambda: self.compute_score(solution_str=text, **arguments))
-            values = dict(result) if isinstance(result, Mapping) else {"score": float(result)}
-            return {"acc": float(values["score"]), "grader_failure": 0.0, "verifier_detail": "", **values}
+            judged = await PromptRewardManager.run_single(self, data)
         except Exception as error:
             logger.exception("the reward function broke")
             detail = f"{type(error).__name__}: {error}"
             return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
+        known = {"acc": float(judged["reward_score"]), "grader_failure": 0.0, "verifier_detail": ""}
+        return {**known, **judged["reward_extra_info"]}
 
 
 def _log_file(folder: str) -> Path:

@@ -23,6 +23,9 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
+# Seconds that the first response of a batch waits for more, and tokens that are collected at most.
+WINDOW_SECONDS = 0.005
+BATCH_TOKENS = 16384
 # Responses that one actor has in hand at the same time; more wait in its queue.
 MAX_CONCURRENCY = 10_000
 # After this a node has no room for the actor, or its model does not load.
@@ -124,7 +127,6 @@ class NodeStepScorer:
     """The Ray actor of a node; or, without Ray, the scorer of this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
-        batching = scorer.batching
         if scorer.kind == "local":
             actor = scorer.actor
             if actor.cpu_threads is not None:
@@ -135,9 +137,7 @@ class NodeStepScorer:
                 # Whatever this process may see of the GPUs belongs to others.
                 scorer = replace(scorer, device="cpu")
         scores = build_scorer(scorer, router_address)
-        self._batcher = MicroBatcher(
-            scores, batching.window_ms / 1000, batching.max_tokens, one_at_a_time=scorer.kind == "local"
-        )
+        self._batcher = MicroBatcher(scores, WINDOW_SECONDS, BATCH_TOKENS, one_at_a_time=scorer.kind == "local")
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
         return await self._batcher.score(chain, tokens)

@@ -57,25 +57,19 @@ class PairFormat:
         step = step.strip()
         return step[marker_end(step) :].strip() or step if self.strip_markers else step
 
-    def text(self, question: str, previous: Sequence[str], current: str) -> str:
-        """The input as one text, for servers that tokenise themselves."""
-        asked, before, step = self.parts(question, previous, current)
-        context = "\n".join(filter(None, (asked, before)))
-        return f"{context}{self.separator}{step}" if context else step
-
 
 @dataclass(frozen=True)
 class Input:
     """What a model reads at once: a step with those before it, or a whole response. Equal ones have equal scores.
 
     Attributes:
-        ids: its tokens; the text for a server that tokenises itself.
+        ids: its tokens.
         ends: of a response: index of the token of each step at which its score is read.
         context_cut: whether the steps before it, or the question, lost tokens.
         step_cut: whether the step itself did.
     """
 
-    ids: tuple[int, ...] | str
+    ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
     context_cut: bool = field(default=False, compare=False)
     step_cut: bool = field(default=False, compare=False)

@@ -138,12 +138,6 @@ def split_paragraphs(text: str) -> list[Span]:
     return spans_between(text, _with_content(text, starts))
 
 
-def split_lines(text: str) -> list[Span]:
-    """Every line is a step, but for lines of the answer alone and for fenced code."""
-    starts = [at for at, line in _lines(text) if line.strip() and not _ANSWER.match(line)]
-    return spans_between(text, _with_content(text, starts))
-
-
 def split_sentences(text: str) -> list[Span]:
     """Steps between sentences and at line breaks. Rules of thumb: abbreviations and list numbers end no sentence."""
     starts = []
@@ -202,7 +196,6 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "auto": split_auto,
     **{style: partial(split_at_markers, style=style) for style in _MARKERS},
     "paragraphs": split_paragraphs,
-    "lines": split_lines,
     "sentences": split_sentences,
     "pspo": split_pspo,
 }

@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import SettingsError
 from prime_ext.config.variant import variant_line
-from prime_ext.generate.model_card import CARD_FILE, model_name
+from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
+from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.check import read_prime
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 PRM_FOLDER = "prm"
 STATE_FILE = "prime_ext.json"
-# What a model card says of a step, where it was logged.
-OF_THE_CARD = ("prime/accuracy/before_filter", "critic/rewards/mean", "prm/pair_accuracy/before_update")
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
@@ -74,7 +72,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.response_steps: ResponseSteps | None = None
         self.scorer: Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None = None
         self._greedy: dict[str, float] = {}
-        self._metrics: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
@@ -297,36 +294,29 @@ class PrimeTrainerMixin(GuardedRunMixin):
         # A dataset may hold NaN.
         write_text(folder / STATE_FILE, json.dumps(state))
 
-    def _card(self) -> dict[str, Any]:
-        """What the model cards of this step say (:mod:`prime_ext.generate.model_card`)."""
+    def _describe_prm(self) -> dict[str, Any]:
+        """What is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
         config, prm = self.config, self.config.prm
-        files = config.data.train_files
-        metrics = {name: float(self._metrics[name]) for name in OF_THE_CARD if name in self._metrics}
         # Of the policy as the reference only what it started from can be named.
         known = {"none": "none", "frozen": prm.reference_path, "kl": config.actor_rollout_ref.model.path}
         return {
-            "prime_ext": version("prime-ext"),
-            "verl": version("verl"),
             "variant": variant_line(config),
             "step": self.global_steps,
-            "policy": model_name(config.actor_rollout_ref.model.path),
-            "data": ", ".join(Path(file).name for file in ([files] if isinstance(files, str) else files)),
             "prm": model_name(prm.model.path),
             "reference": model_name(known.get(prm.reference) or prm.model.path),
             "reference_mode": prm.reference,
             "reference_moves": prm.reference == "policy" or prm.reference_refresh_freq > 0,
             "loss": prm.loss,
             "beta": prm.beta,
-            "metrics": metrics,
         }
 
     def _save_more(self, folder: Path) -> None:
         # verl 0.9.1 copies nothing to trainer.default_hdfs_dir either.
         if self.prm is not None:
             self.prm.save(str(folder / PRM_FOLDER), self.global_steps)
+            write_json(folder / PRM_DESCRIPTION, self._describe_prm())
         self.targets.save(str(folder), self.global_steps)
         self._save_prime_state(folder)
-        write_json(folder / CARD_FILE, self._card())
 
     # ---- one step --------------------------------------------------------------------------------------------
 
@@ -339,7 +329,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
-        self._metrics = metrics
         batch = super()._compute_advantage(batch, metrics)
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
         if uses_manager(self.config):

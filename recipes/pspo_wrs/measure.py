@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from prime_ext.algorithms.accumulation import accumulate
-from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, StepScores
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
@@ -96,7 +96,7 @@ def measure(policy: Path, data: Path, step_rms: dict[str, Path], *, limit: int |
         "cut_off": sum(not response.finished for response in responses) / len(responses),
         "steps": describe_steps(steps),
         "scores": {
-            name: describe_scores(steps, LocalScorer(folder, device="cpu").score_now(chains))
+            name: describe_scores(steps, LocalScorer(StepClassifier(folder, device="cpu")).score_now(chains))
             for name, folder in step_rms.items()
         },
         "examples": [f"{problem.prompt} {response.text}" for problem, response in both[:8]],

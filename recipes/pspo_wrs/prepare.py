@@ -11,6 +11,7 @@ What is complete is kept, and the training of a step reward model goes on from i
 import argparse
 from pathlib import Path
 
+import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -62,14 +63,16 @@ def pair_tokenizer() -> PreTrainedTokenizerFast:
     return character_tokenizer((*VOCABULARY, "\n", "a"), processor, model_max_length=MAX_LENGTH)
 
 
-def write_step_rm_start(policy: Path, output_dir: Path) -> None:
+def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
     """What a step reward model starts from: the body of the warm-started policy, for ``model.path``.
 
     From random weights a classifier of this size does not learn the 210 facts of the task in a minute, with one label
-    per input; a language model gets a lesson from every token. PSPO starts from a pretrained BERT.
+    per input; a language model gets a lesson from every token. PSPO starts from a pretrained BERT. The embeddings of
+    the two tokens that the policy lacks are random, from ``seed``.
     """
     tokenizer = pair_tokenizer()
     model, _ = load_model(policy)
+    torch.manual_seed(seed)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with atomic_path(output_dir) as temporary:
         model.base_model.save_pretrained(temporary)
@@ -83,7 +86,7 @@ def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
     if (target / "results.json").exists():
         return
     if not (start / "config.json").exists():
-        write_step_rm_start(folder / "sft", start)
+        write_step_rm_start(folder / "sft", start, seed)
     steps = target / "steps.parquet"
     if not steps.exists():
         chains = folder / "data" / f"steps_{labeller}.jsonl"

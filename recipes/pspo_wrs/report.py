@@ -77,7 +77,7 @@ def text(run_dir: Path, summary: dict) -> str:
         f"Everything is in {run_dir}:",
         "  summary.json        these numbers, with settings and versions",
         "  steps.png           numbers of steps before and after, and over the training",
-        "  step_rm_honest/     the step reward model with its card and metrics",
+        "  step_rm_honest/     the step reward model and its metrics",
         "  sft/, policy/       the policy before and after, Hugging Face format",
         "  responses/          every response of the training with its steps, scores and reward, JSON lines",
         "  metrics.jsonl       every metric of every step",
@@ -120,7 +120,7 @@ def report(run_dir: Path) -> dict:
     summary = {
         "accuracy": {"before": before["accuracy"], "after": after["accuracy"], "gain": gain, "standard_error": error},
         **{name: {"before": before[name], "after": after[name]} for name in ("steps", "cut_off", "scores")},
-        "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1", "ece")},
+        "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1")},
         "n_problems": after["n"],
         "training_steps": max(metrics),
         "seconds": read_seconds(run_dir / "seconds.tsv"),

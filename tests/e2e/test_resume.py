@@ -10,7 +10,7 @@ import torch
 from e2e_harness import weights
 from transformers import AutoModelForCausalLM
 
-from prime_ext.generate.model_card import read_description
+from prime_ext.generate.prm_description import read_description
 
 STEPS = 5
 OVERRIDES = [

@@ -15,6 +15,7 @@ from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.export import TRACKER, main
 from prime_ext.generate.local_model import EXPORTED, ModelSource, find_model, weights_digest
 from prime_ext.generate.open import open_backend
+from prime_ext.generate.prm_description import FILE, prm_description, read_description
 from prime_ext.utils.files import read_json, write_json
 
 
@@ -57,42 +58,18 @@ def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, messag
         find_model(str(tmp_path / "here"))
 
 
-# ---- LoRA ------------------------------------------------------------------------------------------------------------
+# ---- what an exported PRM says ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def adapter_path(model_path, tmp_path_factory):
-    peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(0)
-    config = peft.LoraConfig(r=2, lora_alpha=64, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(model_path), config)
-    model.save_pretrained(folder := tmp_path_factory.mktemp("adapter"))
-    return folder
-
-
-def test_an_adapter_finds_its_base_and_changes_the_responses(model_path, adapter_path):
-    assert find_model(str(adapter_path)) == ModelSource(str(adapter_path), str(model_path), str(adapter_path))
-    request = Request("a", "Once upon", Sampling(max_new_tokens=12))
-    options = {"device": "cpu", "dtype": "float64"}
-    plain = open_backend("transformers", str(model_path), **options)
-    adapted = open_backend("transformers", str(adapter_path), **options)
-    named = open_backend("transformers", str(model_path), lora=str(adapter_path), **options)
-    texts = [next(backend.generate([request])).text for backend in (plain, adapted, named)]
-    assert texts[0] != texts[1] == texts[2]
-    assert adapted.description()["lora_weights"] == named.description()["lora_weights"]
-
-
-def test_adapters_that_cannot_be_applied_are_refused(model_path, adapter_path, tmp_path):
-    with pytest.raises(BackendError, match="is itself an adapter"):
-        find_model(str(adapter_path), lora=str(adapter_path))
-    with pytest.raises(BackendError, match="--lora .* is no LoRA adapter"):
-        find_model(str(model_path), lora=str(model_path))
-    lost = shutil.copytree(adapter_path, tmp_path / "lost")
-    write_json(lost / "adapter_config.json", {"base_model_name_or_path": "/gone/base"})
-    with pytest.raises(BackendError, match="is an adapter of /gone/base, which is not here"):
-        find_model(str(lost))
+def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_stayed(model_path, tmp_path):
+    run = {"prm": "org/sft", "reference": str(model_path), "reference_moves": False, "beta": 0.5, "loss": "ce"}
+    found = prm_description(run, {"bias": -0.25}, tmp_path / "prm")
+    assert found["bias"] == -0.25 and not Path(found["reference"]).is_absolute()
+    write_json(tmp_path / "prm" / FILE, found)
+    read = read_description(str(tmp_path / "prm"))
+    assert read == {**found, "reference": str(model_path.resolve())} and read["initial_model"] == "org/sft"
+    assert prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
+    assert read_description("org/sft") == {}
 
 
 # ---- checkpoints of verl ---------------------------------------------------------------------------------------------

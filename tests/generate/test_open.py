@@ -22,7 +22,7 @@ def test_a_server_is_opened_from_flags(monkeypatch):
         words = f"--backend server --base-url {server.base_url} --model scripted --api-key-env KEY"
         backend = opened(*words.split(), "--concurrency", "3", "--attempts", "2", "--timeout", "9")
         backend.check([])
-    assert (backend.concurrency, backend.attempts, backend.timeout, backend.deadline) == (3, 2, 9.0, 7200)
+    assert (backend.concurrency, backend.attempts, backend.timeout) == (3, 2, 9.0)
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,10 @@ def test_a_server_asks_for_a_pause_and_gets_it_unless_it_is_too_long():
     assert found["long"].detail.startswith("HTTP 429: ") and server.counts["long"] == 1
 
 
-def test_silence_ends_after_the_time_for_an_attempt_and_all_after_the_deadline():
+def test_silence_ends_after_the_time_for_an_attempt():
     with ScriptedServer(always="hang") as server:
         waited = answers(server, [chat("a", "q")], timeout=0.3, attempts=2)["a"]
-        late = answers(server, [chat("a", "q")], timeout=0.3, attempts=99, deadline=1.0)["a"]
-    assert waited.detail == "no answer in 0.3 s (2 attempts)" and late.detail == "no answer before the deadline of 1 s"
+    assert waited.detail == "no answer in 0.3 s (2 attempts)"
 
 
 def test_a_silent_request_holds_up_no_other_and_only_so_many_are_on_their_way():

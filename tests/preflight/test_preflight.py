@@ -345,7 +345,6 @@ REFUSED = [
     ("pspo", {"step_scorer.model_path": None}, None),
     ("pspo", {"step_scorer.model_path": "/nowhere"}, None),
     ("pspo", {"step_scorer.device": "cuda:0"}, None),
-    ("pspo", {"step_scorer.labels": [-1, 0, 1]}, None),
     ("pspo", {"reward.reward_model.enable": True}, None),
     ("pspo", {"trainer.v1.trainer_mode": "prime_sync"}, None),
     ("pspo", {"trainer.use_v1": False}, None),

@@ -5,6 +5,7 @@ import prm_rank as base  # isort: skip
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from gloo_ranks import finish
 from plain_prm import assert_updates_close, assert_weights_close, two_updates
 
 from prime_ext.generate.export import BIAS_FILE, export
+from prime_ext.generate.prm_description import FILE, read_description
 from prime_ext.prm.worker import WEIGHT
+from prime_ext.utils.files import write_json
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
@@ -162,10 +165,11 @@ def test_an_exported_prm_says_what_its_bias_is(run, tmp_path):
     _, folder = run
     saved = json.loads((folder / "prm1" / BIAS_FILE).read_text())
     assert saved["beta"] == 0.5 and saved["step"] == 2.0
-    export(folder / "prm1", tmp_path / "with")
-    assert f"beta = 0.5, b = {saved['bias']}" in (tmp_path / "with" / "README.md").read_text()
-    export(folder / "without", tmp_path / "without")
-    assert not (tmp_path / "without" / "README.md").exists()
+    shutil.copytree(folder / "prm1", tmp_path / "step" / "prm")
+    names = {"prm": "org/sft", "reference": "org/sft", "reference_moves": False}
+    write_json(tmp_path / "step" / FILE, names)
+    export(tmp_path / "step" / "prm", tmp_path / "out")
+    assert read_description(str(tmp_path / "out"))["bias"] == saved["bias"]
 
 
 if __name__ == "__main__":

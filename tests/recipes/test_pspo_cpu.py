@@ -148,6 +148,17 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
 
 
+def test_the_start_of_the_reward_model_repeats(tmp_path):
+    build_model(build_tokenizer(), seed=0).save_pretrained(tmp_path / "sft")
+    build_tokenizer().save_pretrained(tmp_path / "sft")
+    for name, seed in {"first": 0, "second": 0, "other": 1}.items():
+        write_step_rm_start(tmp_path / "sft", tmp_path / name, seed)
+    first, second, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second", "other")
+    )
+    assert first == second != other
+
+
 # ---- measurement and report ----
 
 
@@ -178,7 +189,7 @@ def measured(outcomes, histogram, geometric):
 
 
 def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp_path):
-    test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85, "ece": 0.02}
+    test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85}
     write_json(tmp_path / "before.json", measured("1010", {"4": 2, "9": 1, "1": 1}, 0.5))
     write_json(tmp_path / "after.json", measured("1110", {"3": 2, "4": 2}, 0.75))
     write_json(tmp_path / "step_rm_honest" / "results.json", {"test": test})

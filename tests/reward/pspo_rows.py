@@ -64,7 +64,7 @@ _BASE = {}
 def configuration(*overrides, **values):
     """The configuration with overrides, and values of the section ``pspo``; its scorer needs no model."""
     if overrides not in _BASE:
-        scorer = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
+        scorer = ["step_scorer.model_path=m"]
         _BASE[overrides] = composed(*scorer, *overrides)
     config = _BASE[overrides].copy()
     with open_dict(config):
@@ -100,7 +100,8 @@ def row(text, end=True, padding=3, **columns):
 
 def reward(text, pspo=None, **columns):
     """Reward and extra info of one response."""
-    result = asyncio.run((pspo or manager()).run_single(row(text, **columns)))
+    pspo = pspo or manager()
+    result = pspo.loop.run_until_complete(pspo.run_single(row(text, **columns)))
     return result["reward_score"], result["reward_extra_info"]
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reward managers: from a response to its reward, and everything that is not a reward."""
 
-import asyncio
 import json
 import math
 
@@ -121,7 +120,7 @@ def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
 
 def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
     async def judge(**keywords):
-        assert keywords["data_source"] == "sums" and keywords["extra_info"] == {"n": 1, "raw_prompt": None}
+        assert keywords["data_source"] == "sums" and keywords["extra_info"]["n"] == 1
         return {"score": 0.25, "acc": 0.25, "pred": "7", "verdict": "wrong"}
 
     _, info = reward(GOOD, manager(compute_score=judge), **GOLD, extra_info={"n": 1})
@@ -258,15 +257,11 @@ def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer(question, r
     columns = {"data_source": "math", "reward_model": {"ground_truth": "14"}, "extra_info": {"index": 3}}
     columns["raw_prompt"] = np.array([{"role": "user", "content": question}], dtype=object)
 
-    async def judged(of):
-        return await of.run_single(row(response, **columns))
-
-    async def prime():
-        return await judged(load_reward_manager(compose_config("prime_trainer", []), TOKENIZER))
-
-    found = asyncio.run(prime())
-    assert found["reward_score"] == found["reward_extra_info"]["acc"] == right
-    assert asyncio.run(judged(manager(compute_score=compute_score)))["reward_extra_info"]["acc"] == right
+    prime = load_reward_manager(compose_config("prime_trainer", []), TOKENIZER)
+    for of in (prime, manager(compute_score=compute_score)):
+        found = of.loop.run_until_complete(of.run_single(row(response, **columns)))
+        assert found["reward_extra_info"]["acc"] == right
+        assert of is not prime or found["reward_score"] == right
 
 
 STEPS = ("2*3=6", "6+1=8", "so the answer is 7")

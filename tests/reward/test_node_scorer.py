@@ -10,7 +10,7 @@ from tiny_step_rm import described, save_bert, scorer_settings
 
 from prime_ext.reward.node_scorer import MicroBatcher, NodeStepScorer, SharedStepScorer, connect
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
 SOON = 0.005
@@ -141,12 +141,11 @@ def test_who_stops_waiting_takes_no_one_with_him(sent):
 
 # ---- one for a node ----------------------------------------------------------------------------------------------
 
-BATCHING = {"window_ms": 2.0, "max_tokens": 500}
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]
 
 
 def settings(path, **changes):
-    return scorer_settings(model_path=str(path), batching=BATCHING, **changes)
+    return scorer_settings(model_path=str(path), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +155,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(model):
-    scorer = LocalScorer(model, device="cpu")
+    scorer = LocalScorer(StepClassifier(model, device="cpu"))
     return [scorer.score_now([chain])[0].scores for chain in CHAINS]
 
 
@@ -173,7 +172,7 @@ def test_without_ray_the_model_is_in_this_process(model, expected):
     scorer = connect(settings(model))
     assert isinstance(scorer, NodeStepScorer)
     # Without a GPU of its own it works on the CPU.
-    assert scorer._batcher._scorer.device.type == "cpu"
+    assert scorer._batcher._scorer.model.device.type == "cpu"
     assert close(asyncio.run(ask_all(scorer)), expected)
 
 

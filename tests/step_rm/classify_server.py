@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real HTTP servers with vLLM's ``/classify`` and ``/pooling``, around a local model, that can be told to misbehave."""
+"""Real HTTP server with vLLM's ``/classify``, around a local model, that can be told to misbehave."""
 
 import asyncio
 import contextlib
@@ -7,36 +7,27 @@ import contextlib
 import torch
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
-from tiny_llama import byte_tokenizer
 from tiny_llama import save_llama as save_causal
 from tiny_step_rm import described, save_bert, save_llama
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForSequenceClassification
 
 
 class ClassifyServer:
     """Answers like vLLM.
 
     Args:
-        model: a sequence-classification model.
-        tokenizer: for texts.
+        path: folder of a sequence-classification model.
         faults: one per request, in turn, before requests are answered properly: a status, ``hang``, ``drop``, or a
             function of the proper answer.
         always: the same for every request.
     """
 
-    path = "/classify"
-
-    def __init__(self, model, tokenizer, faults=(), always=None):
-        self.model, self.tokenizer, self.faults, self.always = model, tokenizer, list(faults), always
+    def __init__(self, path, faults=(), always=None):
+        self.model = AutoModelForSequenceClassification.from_pretrained(path).eval()
+        self.faults, self.always = list(faults), always
         self.requests, self.active, self.most_active = [], 0, 0
 
-    def _item(self, index, value):
-        ids = value if isinstance(value, list) else self.tokenizer(value)["input_ids"]
+    def _item(self, index, ids):
         with torch.no_grad():
             probabilities = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
         label = self.model.config.id2label[int(probabilities.argmax())]
@@ -67,7 +58,7 @@ class ClassifyServer:
     async def running(self):
         """The address while it runs."""
         app = web.Application()
-        app.router.add_post(self.path, self.handle)
+        app.router.add_post("/classify", self.handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -84,25 +75,6 @@ class ClassifyServer:
             yield address
 
 
-class PoolingServer(ClassifyServer):
-    """Values of every token, as vLLM gives them of a model whose task is ``token_classify``.
-
-    Args:
-        model, tokenizer: a token classifier, or a causal model of which ``classes`` are columns of its output.
-    """
-
-    path = "/pooling"
-
-    def __init__(self, model, tokenizer, classes=None, **options):
-        super().__init__(model, tokenizer, **options)
-        self.classes = slice(None) if classes is None else classes
-
-    def _item(self, index, value):
-        with torch.no_grad():
-            logits_TC = self.model(input_ids=torch.tensor([value])).logits[0][:, self.classes]
-        return {"index": index, "object": "pooling", "data": logits_TC.softmax(-1).tolist()}
-
-
 def save_models(folder):
     """Folders of two classifiers of steps, a token classifier and two causal models, one without a chat template."""
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
@@ -112,15 +84,3 @@ def save_models(folder):
     found["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
     found["causal"] = save_causal(folder / "causal", 4, **options)
     return {**found, "bare": save_causal(folder / "bare", chat_template=None)}
-
-
-_KINDS = {"classifier": AutoModelForTokenClassification, "causal": AutoModelForCausalLM}
-
-
-def served(path, **options):
-    """A server of one of these models; of the causal one it gives the probabilities of + and -."""
-    model = _KINDS.get(path.name, AutoModelForSequenceClassification).from_pretrained(path).eval()
-    kind = PoolingServer if path.name in _KINDS else ClassifyServer
-    if path.name == "causal":
-        options["classes"] = [byte_tokenizer()(token)["input_ids"][0] for token in "+-"]
-    return kind(model, AutoTokenizer.from_pretrained(path), **options)

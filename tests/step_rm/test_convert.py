@@ -7,11 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmark_rows import SAMPLES, data_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.step_rm.convert.__main__ import main
+from prime_ext.step_rm.convert import main
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.question_split import group_of, normal_form, split_of
 from prime_ext.step_rm.records import METADATA, SCHEMA, read_steps
@@ -36,13 +35,8 @@ GOOD = {
 {"input": "How? Step 1: a ки\nStep 2: b ки\nStep 3: c ки", "label": "How? Step 1: a +\nStep 2: b -\nStep 3: c +"}
 {"input": "Mr. R is 5. ки\nStep 1: He is 5. ки", "label": "Mr. R is 5. -\nStep 1: He is 5. +"}
 {"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -"}""",
-    "processbench": """
-{"problem": "What is 1?", "steps": ["one", "two", "three"], "label": 1}
-{"problem": "What is 2?", "steps": ["one"], "label": -1}""",
-    # The second row is one of TRL's.
     "chains": """
-{"question": "What is 3?", "steps": ["a", "b", "c"], "labels": [1, null, -1]}
-{"prompt": "What is 4?", "completions": ["a", "b"], "labels": [true, false]}""",
+{"question": "What is 3?", "steps": ["a", "b", "c"], "labels": [1, null, -1]}""",
 }
 MALFORMED = {
     "pspo": """
@@ -57,14 +51,10 @@ MALFORMED = {
 {"input": "Q? Step 1: a ки", "label": "Q? Step 1: a ?"}
 {"input": "Q? Step 1: a ки", "label": "Q? Step 1: b +"}
 {"input": "nothing asked ки", "label": "nothing asked +"}""",
-    "processbench": """
-{"problem": "q", "steps": ["a"], "label": 1}
-{"problem": "q", "steps": [], "label": -1}
-{"problem": "q", "steps": ["a", " "], "label": -1}
-{"problem": "q", "steps": ["a"], "label": true}""",
     "chains": """
 {"question": "q", "steps": ["a"], "labels": [2]}
 {"question": "q", "steps": ["a"], "labels": [1, 1]}
+{"question": "q", "steps": [" "], "labels": [1]}
 {"steps": ["a"], "labels": [1]}
 {"question": "q", "steps": ["a"], "labels": [[]]}""",
 }
@@ -116,28 +106,11 @@ def seen(steps):
                 "We add.> We stop. -1 1",
             ],
         ),
-        ("processbench", ["> one 1 0", "one> two -1 1", "> one 1 0"]),
-        ("chains", ["> a 1 0", "a|b> c -1 2", "> a 1 0", "a> b -1 1"]),
+        ("chains", ["> a 1 0", "a|b> c -1 2"]),
     ],
 )
 def test_steps_of_each_format(tmp_path, name, expected):
     assert seen(convert(tmp_path, name, GOOD[name])) == expected
-
-
-@pytest.mark.parametrize(
-    "name, words, labels",
-    [
-        ("prm800k", ("--neutral", "positive"), [1, -1, 1, 1]),
-        ("prm800k", ("--neutral", "negative"), [1, -1, -1, 1]),
-        ("prm800k", ("--neutral", "drop"), [1, -1, 1]),
-        ("prm800k", ("--keep-flagged",), [1, -1, 0, -1, 1]),
-        ("math-shepherd", ("--after-error", "drop"), [1, -1, 1, 1, -1]),
-        ("math-shepherd", ("--after-error", "negative"), [1, -1, -1, 1, 1, -1]),
-        ("processbench", ("--after-error", "negative"), [1, -1, -1, 1]),
-    ],
-)
-def test_options_decide_about_labels(tmp_path, name, words, labels):
-    assert [step.label for step in convert(tmp_path, name, GOOD[name], *words)] == labels
 
 
 def test_questions_of_math_shepherd_end_where_the_steps_begin(tmp_path):
@@ -146,10 +119,11 @@ def test_questions_of_math_shepherd_end_where_the_steps_begin(tmp_path):
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_malformed_row_is_one_line_with_its_number_and_nothing_of_it_is_kept(tmp_path, capsys, name):
+def test_a_malformed_row_is_one_line_with_its_number_and_nothing_of_it_is_kept(tmp_path, capsys, monkeypatch, name):
     good, malformed = (each[name].strip().splitlines() for each in (GOOD, MALFORMED))
+    monkeypatch.setattr("prime_ext.step_rm.convert.MOST_MALFORMED", 1)
     path = write(tmp_path, "\n".join([*malformed, "7", *good, "{broken\n"]))
-    steps = convert(tmp_path, name, path, "--max-malformed", 1)
+    steps = convert(tmp_path, name, path)
     printed = capsys.readouterr()
     numbers = [*range(1, len(malformed) + 2), len(malformed) + len(good) + 2]
     assert [line.split(": ")[0] for line in printed.err.splitlines()] == [f"{path} row {number}" for number in numbers]
@@ -229,14 +203,6 @@ def test_no_group_is_in_two_splits_and_files_and_their_order_do_not_matter(tmp_p
     assert len({step.group for step in convert(tmp_path, "chains", rows)}) == 26
 
 
-def test_questions_of_a_held_out_source_are_test_data_wherever_they_are(tmp_path):
-    problem = "What is the number of apples that Anna has?"
-    bench = write(tmp_path, [{"problem": problem, "steps": ["one"], "label": -1}], "bench.jsonl")
-    rows = [{"question": problem, "steps": ["two"], "labels": [1]}, *numbered_chains(30)]
-    steps = convert(tmp_path, "chains", rows, "--processbench", bench, "--hold-out", "processbench", "--test", 0)
-    assert {step.current for step in steps if step.split == "test"} == {"one", "two"}
-
-
 def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
     rows = []
     for number in range(60):
@@ -263,7 +229,7 @@ def test_the_file_has_the_documented_schema_and_says_how_it_was_made(tmp_path):
     file = pq.ParquetFile(tmp_path / "steps.parquet")
     assert file.schema_arrow.remove_metadata().equals(SCHEMA)
     description = json.loads(file.metadata.metadata[METADATA])
-    assert description["options"]["seed"] == 3 and description["counts"]["label 1"] == 2
+    assert description["options"]["seed"] == 3 and description["counts"]["label 1"] == 1
 
 
 def test_a_file_of_another_schema_is_refused(tmp_path):
@@ -272,11 +238,3 @@ def test_a_file_of_another_schema_is_refused(tmp_path):
     for name, message in (("x.parquet", "no column"), ("y.parquet", "y.parquet cannot be read")):
         with pytest.raises(StepRMError, match=message):
             list(read_steps(tmp_path / name))
-
-
-def test_the_real_processbench_converts_whole(tmp_path, capsys):
-    folder = data_folder("processbench/gsm8k.json")
-    steps = convert(tmp_path, "processbench", folder / "processbench" / "gsm8k.json")
-    assert "malformed" not in capsys.readouterr().err
-    questions, wrong = len({step.question for step in steps}), sum(step.label == -1 for step in steps)
-    assert (questions, wrong) == (20, 10) if folder == SAMPLES else questions > 250 and wrong == 207

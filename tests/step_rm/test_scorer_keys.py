@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from classify_server import save_models, served
-from scripted_server import ScriptedServer
+from classify_server import ClassifyServer, save_models
 
 import prime_ext.config
 from prime_ext.config.checks import SettingsError
@@ -22,13 +21,12 @@ BY_STEP = {"model_path": "bert"}
 BY_RESPONSE = {"architecture": "token_classification", "model_path": "classifier"}
 ANSWERS = {**BY_RESPONSE, "model_path": "causal", "answer_tokens": ["+", "-"]}
 TURNS = {**ANSWERS, "layout": "turns"}
-SERVER = {"kind": "server"}
-MODELS = {"classifier of steps": BY_STEP, "token classifier": BY_RESPONSE, "answers": ANSWERS, "turns": TURNS}
 CASES = {
-    **MODELS,
-    **{f"{name}, served": {**keys, **SERVER} for name, keys in MODELS.items()},
-    "classifier of steps, served, by text": {**SERVER, "inputs": "text"},
-    "judge": {"architecture": "judge", **SERVER},
+    "classifier of steps": BY_STEP,
+    "classifier of steps, served": {**BY_STEP, "kind": "server"},
+    "token classifier": BY_RESPONSE,
+    "answers": ANSWERS,
+    "turns": TURNS,
 }
 
 
@@ -79,17 +77,11 @@ def read_by(paths):
     """The keys that are read in each case, from the settings to the scores of a response."""
     found = {}
     for name, case in CASES.items():
-        more = {"model_path": str(paths[case["model_path"]])} if "model_path" in case else {}
-        values = section(**{**case, **more})
+        values = section(**{**case, "model_path": str(paths[case["model_path"]])})
         found[name] = set()
-        if case.get("architecture") == "judge":
-            with ScriptedServer(lambda prompt, payload: "\\boxed{0}") as server:
-                score(ScorerSettings.from_mapping({**values, "address": server.base_url}), found[name])
-        elif case.get("kind") == "server":
-            # What happens behind a failure is read only then.
-            with served(paths[case.get("model_path", "bert")], faults=[503]).in_thread() as address:
-                more = {"address": address, "backoff_seconds": 0.01}
-                score(ScorerSettings.from_mapping({**values, **more}), found[name])
+        if case.get("kind") == "server":
+            with ClassifyServer(paths["bert"]).in_thread() as address:
+                score(ScorerSettings.from_mapping({**values, "address": address}), found[name])
         else:
             # Without a device a copy of the settings is made, which reads them all.
             score(ScorerSettings.from_mapping({**values, "device": "cpu"}), found[name])
@@ -103,10 +95,8 @@ def test_every_key_is_read_by_a_scorer(read_by):
 # Another value that is a possible one.
 OTHER = {
     "model_path": "m", "separator": "#", "layout": "chat", "answer_tokens": ["+", "-"],
-    "pair_format": {"layout": "text"},
-    "device": "cpu", "dtype": "float32", "batch_tokens": 7, "trust_remote_code": True, "address": "here:1",
-    "inputs": "text", "labels": [1, 0, -1], "served_model": "m", "api_key_variable": "KEY", "actor.cpu_threads": 3,
-    "actor.num_gpus": 1.0, "judge.instruction": "Which?", "judge.samples": 3,
+    "pair_format": {"layout": "text"}, "device": "cpu", "dtype": "float32", "trust_remote_code": True,
+    "address": "here:1", "api_key_variable": "KEY", "actor.cpu_threads": 3, "actor.num_gpus": 1.0,
 }  # fmt: skip
 
 

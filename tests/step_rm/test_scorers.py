@@ -2,7 +2,6 @@
 """Scores of steps, from a model in this process and from a server, and everything that is not a score."""
 
 import asyncio
-import dataclasses
 import itertools
 import json
 import math
@@ -11,7 +10,8 @@ import shutil
 import pytest
 import torch
 from aiohttp import web
-from classify_server import ClassifyServer, save_models, served
+from cachetools import LRUCache
+from classify_server import ClassifyServer, save_models
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
@@ -30,8 +30,9 @@ from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
+from prime_ext.step_rm.scorers import server as server_module
 from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
-from prime_ext.step_rm.scorers.local import LocalScorer, length_buckets, usable_positions
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
 from prime_ext.utils.text_tokens import TextError, join_steps
@@ -52,10 +53,7 @@ READINGS = {
     "bert": ("bert", {}),
     "llama": ("llama", {}),
     "plain": ("classifier", {"architecture": "token_classification"}),
-    "chat": (
-        "classifier",
-        {"architecture": "token_classification", "layout": "chat", "separator": "<pad>", "positive_label": 0},
-    ),
+    "chat": ("classifier", {"architecture": "token_classification", "layout": "chat", "separator": "<pad>"}),
     "tag": ("causal", {**ANSWERS, "separator": " #"}),
     "turns": ("causal", {**ANSWERS, "layout": "turns"}),
 }
@@ -145,7 +143,7 @@ OBVIOUS = {
     "bert": pair_by_pair,
     "llama": pair_by_pair,
     "plain": by_eval,
-    "chat": lambda path, chain: by_eval(path, chain, layout="chat", separator="<pad>", positive_label=0),
+    "chat": lambda path, chain: by_eval(path, chain, layout="chat", separator="<pad>"),
     "tag": tag_by_tag,
     "turns": turn_by_turn,
 }
@@ -165,20 +163,21 @@ def test_scores_are_those_of_the_obvious_way(paths, reading):
 
 
 @reading
-@pytest.mark.parametrize("batch_tokens, cache_size", [(1, 0), (64, 5), (100_000, 1000)])
+@pytest.mark.parametrize("batch_tokens, cache_size", [(1, 1), (64, 5)])
 def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(
     paths, reading, batch_tokens, cache_size
 ):
-    asked = settings(paths, reading, batch_tokens=batch_tokens, cache_size=cache_size)
-    expected = scores(settings(paths, reading))
-    all_close(scores(asked, CHAINS[::-1], times=2), expected[::-1])
-    all_close(build_scorer(asked).score_now([*CHAINS, *CHAINS]), [*expected, *expected])
+    expected, scorer = scores(settings(paths, reading)), build_scorer(settings(paths, reading))
+    scorer.batch_tokens, scorer._cache = batch_tokens, LRUCache(cache_size)
+    all_close(scorer.score_now(CHAINS[::-1]), expected[::-1])
+    all_close(scorer.score_now([*CHAINS, *CHAINS]), [*expected, *expected])
 
 
 def test_a_step_that_was_scored_is_not_computed_again(bert_path):
-    scorer, rows = LocalScorer(bert_path, device="cpu"), []
+    model, rows = StepClassifier(bert_path, device="cpu"), []
+    scorer = LocalScorer(model)
     hook = lambda module, args, kwargs: rows.append(len(kwargs["input_ids"]))  # noqa: E731
-    scorer.model.register_forward_pre_hook(hook, with_kwargs=True)
+    model.model.register_forward_pre_hook(hook, with_kwargs=True)
     for chains in ([CHAINS[0], CHAINS[3]], CHAINS[:1]):
         scorer.score_now(chains)
         # The first two steps of both are the same.
@@ -196,7 +195,7 @@ def test_batches_hold_every_input_once_and_no_more_tokens_than_allowed(lengths, 
 def test_over_long_steps_are_counted(tmp_path):
     path = described(save_bert(tmp_path / "m"), pair_format=PairFormat(max_length=16))
     long, short = "we add 3 " * 10, "so 7."
-    (result,) = LocalScorer(path, device="cpu").score_now([Chain((short, short, long, short))])
+    (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now([Chain((short, short, long, short))])
     # The third step is too long itself, which leaves nothing of the second; the fourth sees a part of the third.
     assert (result.contexts_cut, result.steps_cut) == (2, 1) and len(result.scores) == 4
 
@@ -207,7 +206,7 @@ def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_
     model, tokenizer = loaded(path)
     with torch.no_grad():
         right, wrong, neutral = (model(**tokenizer("bad", return_tensors="pt")).logits[0] / 2.5).softmax(-1).tolist()
-    all_close(LocalScorer(path, device="cpu").score_now(BAD), [StepScores(((wrong, neutral, right),))])
+    all_close(LocalScorer(StepClassifier(path, device="cpu")).score_now(BAD), [StepScores(((wrong, neutral, right),))])
 
 
 @given(st.lists(st.floats(-30, 30), min_size=3, max_size=3), st.floats(0.05, 20))
@@ -266,7 +265,7 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, me
     path = shutil.copytree(bert_path, tmp_path / "m")
     BROKEN[message](path)
     with pytest.raises(StepRMError, match=message) as error:
-        LocalScorer(path, device="cpu")
+        StepClassifier(path, device="cpu")
     assert "\n" not in str(error.value)
 
 
@@ -274,7 +273,6 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, me
     ("path", "changes", "said"),
     [
         ("causal", {}, "classifies no tokens"),
-        ("classifier", {"positive_label": 2}, "class 2 is none of its 2 classes"),
         ("causal", {"answer_tokens": ["++", "-"]}, "must be one token each"),
         ("classifier", {"dtype": "float7"}, "float7"),
         ("bare", {"layout": "turns", "answer_tokens": ["+", "-"]}, "needs answer tokens, such as . and -, and a chat"),
@@ -295,9 +293,8 @@ def test_a_format_that_contradicts_the_models_own_is_refused(bert_path):
 @reading
 def test_scores_that_are_not_finite_are_an_error(paths, reading):
     scorer = build_scorer(settings(paths, reading))
-    model = scorer.model if isinstance(scorer, LocalScorer) else scorer.model.model
     with torch.no_grad():
-        next(iter(model.parameters())).fill_(float("nan"))
+        next(iter(scorer.model.model.parameters())).fill_(float("nan"))
     with pytest.raises(StepRMError, match="not finite"):
         asyncio.run(scorer.score(BAD))
 
@@ -311,15 +308,15 @@ def test_positions_of_roberta_begin_behind_the_padding_token():
 # ---- servers -----------------------------------------------------------------------------------------------------
 
 
-def server_of(paths, reading, **options):
-    return served(paths[READINGS[reading][0]], **options)
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """The client waits little between attempts."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
-def ask(server, paths, reading, chains=CHAINS, times=1, **changes):
+def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
     """Outcomes of a scorer on a running server."""
-    values = {"kind": "server", "timeout_seconds": 300, "backoff_seconds": 0.01, "attempts": 3, "concurrency": 16}
-    if reading in ("bert", "llama"):
-        values["batch_size"] = 4
+    values = {"kind": "server", "timeout_seconds": 300.0, "attempts": 3, "concurrency": 16}
 
     async def run():
         async with server.running() as address:
@@ -328,82 +325,49 @@ def ask(server, paths, reading, chains=CHAINS, times=1, **changes):
     return asyncio.run(run())
 
 
-@reading
-def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading):
-    server, chains = server_of(paths, reading), [*CHAINS, SPELT, *CHAINS]
-    expected = scores(settings(paths, reading), chains)
-    all_close(ask(server, paths, reading, chains, times=2, concurrency=2, served_model="rm"), expected)
+@pytest.mark.parametrize("reading", ["bert", "llama"])
+def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading, monkeypatch):
+    monkeypatch.setattr(server_module, "BATCH_SIZE", 4)
+    server, chains = ClassifyServer(paths[reading]), [*CHAINS, SPELT, *CHAINS]
+    all_close(ask(server, paths, reading, chains, times=2, concurrency=2), scores(settings(paths, reading), chains))
     payloads = [payload for payload, _ in server.requests]
     sent = [tuple(ids) for payload in payloads for ids in payload["input"]]
-    read = build_scorer(settings(paths, reading)).read(chains)
+    read = build_scorer(settings(paths, reading)).model.read(chains)
     assert sorted(sent) == sorted({item.ids for items in read for item in items}) and server.most_active <= 2
-    assert all(payload["use_activation"] is True and payload["model"] == "rm" for payload in payloads)
-    if reading in ("bert", "llama"):
-        assert [len(payload["input"]) for payload in payloads].count(4) == len(sent) // 4
-    else:
-        assert all(payload["task"] == "token_classify" and len(payload["input"]) == 1 for payload in payloads)
+    assert all(payload["use_activation"] is True for payload in payloads)
+    assert [len(payload["input"]) for payload in payloads].count(4) == len(sent) // 4
 
 
-def test_texts_can_be_sent_to_a_server_whose_classes_have_another_order(paths, tmp_path):
-    path = save_bert(tmp_path / "bert", labels={0: "1", 1: "0", 2: "-1"})
-    pair_format = {"layout": "text", "max_length": 64}
-    keys = {"inputs": "text", "model_path": None, "labels": [1, 0, -1], "pair_format": pair_format}
-    server = served(path)
-    outcomes = ask(server, {"bert": path}, "bert", CHAINS[:4], **keys)
-    assert "so 7 \U0001f642. </s><s>Step 3: the answer is 7." in str(server.requests[0][0]["input"])
-    all_close(outcomes, LocalScorer(path, PairFormat(**pair_format), device="cpu").score_now(CHAINS[:4]))
-
-
-def test_a_server_may_give_the_values_of_the_separators_alone(paths):
-    """As vLLM does of Qwen2.5-Math-PRM, whose separator it knows."""
-
-    def at_separators(answer):
-        (ids,) = server.requests[-1][0]["input"]
-        (item,) = answer["data"]
-        rows = [row for row, token in zip(item["data"], ids, strict=True) if token == 0]
-        return {"data": [{**item, "data": rows}]}
-
-    server = server_of(paths, "chat", always=at_separators)
-    all_close(ask(server, paths, "chat", concurrency=1), scores(settings(paths, "chat")))
-
-
-@pytest.mark.parametrize("fault", [500, 503, 429, "drop", "hang"])
+@pytest.mark.parametrize("fault", [500, 429, "drop", "hang"])
 def test_a_request_that_fails_for_a_while_is_made_again(paths, fault):
     # Those that do not answer are not waited for.
-    timeout = {"timeout_seconds": 3} if fault == "hang" else {}
-    outcomes = ask(server_of(paths, "bert", faults=[fault, fault]), paths, "bert", CHAINS[:1], **timeout)
+    timeout = {"timeout_seconds": 3.0} if fault == "hang" else {}
+    outcomes = ask(ClassifyServer(paths["bert"], faults=[fault, fault]), paths, chains=CHAINS[:1], **timeout)
     assert isinstance(outcomes[0], StepScores)
 
 
 @pytest.mark.parametrize(
-    "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("drop", "Disconnected")]
+    "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("drop", "no connection: ")]
 )
 def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(paths, fault, reason):
-    server = server_of(paths, "bert", always=fault)
+    server = ClassifyServer(paths["bert"], always=fault)
     timeout = {"timeout_seconds": 0.3} if fault == "hang" else {}
-    outcomes = ask(server, paths, "bert", [*BAD, Chain(())], **timeout)
+    outcomes = ask(server, paths, chains=[*BAD, Chain(())], **timeout)
     assert isinstance(outcomes[0], ScoringFailure) and reason in outcomes[0].reason
     # A response without steps needs no server.
     assert outcomes[1] == StepScores(()) and len(server.requests) == 3
 
 
-@pytest.mark.parametrize("reading", ["bert", "plain"])
-def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(paths, reading):
+def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(paths, monkeypatch):
+    monkeypatch.setattr(server_module, "BATCH_SIZE", 1)
     for times, first in ((1, ScoringFailure), (2, StepScores)):
-        options = {"concurrency": 1, "attempts": 1, **({"batch_size": 1} if reading == "bert" else {})}
-        chains = [*BAD, Chain(("good",))]
-        outcomes = ask(server_of(paths, reading, faults=[500]), paths, reading, chains, times, **options)
+        server, chains = ClassifyServer(paths["bert"], faults=[500]), [*BAD, Chain(("good",))]
+        outcomes = ask(server, paths, "bert", chains, times, concurrency=1, attempts=1)
         assert [type(outcome) for outcome in outcomes] == [first, StepScores]
 
 
-@pytest.mark.parametrize("kind", ["local", "server"])
-def test_a_response_that_is_too_long_is_a_failure_and_is_not_sent(paths, kind):
-    server, chains = server_of(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]]
-    if kind == "server":
-        long, short = ask(server, paths, "plain", chains)
-        assert len(server.requests) == 1
-    else:
-        long, short = scores(settings(paths, "plain"), chains)
+def test_a_response_that_is_too_long_is_a_failure(paths):
+    long, short = scores(settings(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]])
     assert isinstance(long, ScoringFailure) and "1102 tokens" in long.reason and "takes 1024" in long.reason
     assert isinstance(short, StepScores)
 
@@ -412,44 +376,31 @@ def _each(**values):
     return lambda answer: {**answer, "data": [{**item, **values} for item in answer["data"]]}
 
 
-def rows(change):
-    return lambda answer: {"data": [{**item, "data": change(item["data"])} for item in answer["data"]]}
-
-
-# By what is asked, and by what is said: the fault of the server.
+# By what is said: the fault of the server.
 REFUSED = {
-    "bert": {
-        "HTTP 400: told to fail": 400,
-        "not finite": lambda answer: web.Response(
-            text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
-        ),
-        "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
-        "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
-        "no label map": _each(label=None),
-        "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
-        "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
-        "no list 'probs'": _each(probs=None),
-        "gave 0 results for [12] inputs": lambda answer: {**answer, "data": []},
-        "is no /classify server": lambda answer: {"text": "hello"},
-        "does not answer with JSON": lambda answer: web.Response(text="<html>"),
-    },
-    "plain": {
-        "gave 3 scores for a step, the model has 2 classes: another": rows(lambda of: [[0.2, 0.3, 0.5]] * len(of)),
-        "no values of single tokens; serve with --pooler-config.task token_classify": rows(lambda of: of[-1]),
-        "1 tokens, of 5 with 2 steps; serve with --pooler-config.pooling_type ALL": rows(lambda of: of[-1:]),
-        "are no probabilities": rows(lambda of: [[4.0, -3.0]] * len(of)),
-        "not finite": rows(lambda of: [[None, 1.0]] * len(of)),
-        "HTTP 404 .no /pooling, or no such model.: told": 404,
-    },
+    "HTTP 400: told to fail": 400,
+    "HTTP 404": 404,
+    "not finite": lambda answer: web.Response(
+        text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
+    ),
+    "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
+    "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
+    "no label map": _each(label=None),
+    "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
+    "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
+    "no list 'probs'": _each(probs=None),
+    "gave 0 results for [12] inputs": lambda answer: {**answer, "data": []},
+    "is no /classify server": lambda answer: {"text": "hello"},
+    "does not answer with JSON": lambda answer: web.Response(text="<html>"),
 }
 
 
-@pytest.mark.parametrize("reading, message", [(name, said) for name, faults in REFUSED.items() for said in faults])
-def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_training(paths, reading, message):
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_training(paths, message):
     async def work():
-        server = server_of(paths, reading, always=REFUSED[reading][message])
+        server = ClassifyServer(paths["bert"], always=REFUSED[message])
         async with server.running() as address:
-            asked = settings(paths, reading, kind="server", address=address, attempts=3)
+            asked = settings(paths, "bert", kind="server", address=address, attempts=3)
             with pytest.raises(SettingsError, match=f"step_scorer.address: .*{message}") as error:
                 await asyncio.to_thread(check_server, asked)
             assert "\n" not in str(error.value) and len(server.requests) == 1
@@ -459,27 +410,22 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
     asyncio.run(work())
 
 
-def test_no_server_or_one_of_something_else_is_one_line_before_training(paths):
-    async def work():
-        asked = settings(paths, "plain", kind="server", address="127.0.0.1:9")
-        with pytest.raises(SettingsError, match="step_scorer.address: .*Cannot connect"):
-            await asyncio.to_thread(check_server, asked)
-        async with ClassifyServer(None, None).running() as address:
-            with pytest.raises(SettingsError, match="HTTP 404 .no /pooling"):
-                await asyncio.to_thread(check_server, dataclasses.replace(asked, address=address))
-        async with server_of(paths, "plain").running() as address:
-            await asyncio.to_thread(check_server, dataclasses.replace(asked, address=address))
-
-    asyncio.run(work())
+def test_no_server_is_one_line_before_training(paths):
+    with pytest.raises(SettingsError, match="step_scorer.address: .*no connection: "):
+        check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
+    with ClassifyServer(paths["bert"]).in_thread() as address:
+        check_server(settings(paths, "bert", kind="server", address=address))
 
 
-def test_the_key_comes_from_the_environment(paths, monkeypatch):
-    server = server_of(paths, "bert")
+def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
+    server = ClassifyServer(paths["bert"])
     with pytest.raises(StepRMError, match="STEP_RM_KEY"):
-        ask(server, paths, "bert", BAD, api_key_variable="STEP_RM_KEY")
+        ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
     monkeypatch.setenv("STEP_RM_KEY", "secret")
-    ask(server, paths, "bert", BAD, api_key_variable="STEP_RM_KEY")
-    assert server.requests[0][1]["Authorization"] == "Bearer secret"
+    ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
+    ask(server, paths, chains=BAD)
+    assert [headers["Authorization"] for _, headers in server.requests] == ["Bearer secret", "Bearer none"]
 
 
 @pytest.mark.parametrize(
@@ -491,8 +437,8 @@ def test_the_key_comes_from_the_environment(paths, monkeypatch):
         ("https://rm.example/classify", "https://rm.example/classify"),
     ],
 )
-def test_addresses_of_verls_router_and_urls(address, url):
-    assert build_scorer(scorer_settings(kind="server", inputs="text"), address).url == url
+def test_addresses_of_verls_router_and_urls(paths, address, url):
+    assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------
@@ -505,7 +451,6 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
     [
         ({}, "step_scorer.model_path"),
         ({"kind": "x"}, "step_scorer.kind='x'"),
-        ({"kind": "server", "inputs": "text", "address": "a", "labels": [1, 2, 3]}, "step_scorer.labels="),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
@@ -513,6 +458,7 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
         ({**BY_RESPONSE, "answer_tokens": ["+"]}, "step_scorer.answer_tokens="),
         ({**BY_RESPONSE, "layout": "x"}, "step_scorer.layout='x'"),
         ({**BY_RESPONSE, "layout": "turns"}, "step_scorer.answer_tokens=None"),
+        ({**BY_RESPONSE, "kind": "server"}, "token_classification has no server; set step_scorer.kind=local"),
     ],
 )
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):

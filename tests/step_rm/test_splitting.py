@@ -137,14 +137,12 @@ def test_the_pspo_splitter_finds_the_steps_of_the_released_code(text):
 
 # ---- hostile text ------------------------------------------------------------------------------------------------
 
-HOSTILE = ["\n", "1", ". ", "[1]", " ", "1. ", "\n1. a", "```\n", "Step ", "A. ", "#", "\n \n", "?\n", "\\n", "*",
-           "\n[1]\n", "** 1", "\t1", "é。", "\u2028"]  # fmt: skip
+HOSTILE = ["\n", "1. ", "[1]", "```\n", "A. ", "Step 1:\n", "?\n", "** 1"]
 
 
-@pytest.mark.parametrize("splitter", sorted(SPLITTERS))
-@pytest.mark.parametrize("piece", HOSTILE)
-def test_time_grows_linearly_with_hostile_text(splitter, piece):
-    def seconds(copies):
+@pytest.mark.parametrize("splitter", ["auto", "pspo", "sentences"])
+def test_time_grows_linearly_with_hostile_text(splitter):
+    def seconds(piece, copies):
         best = float("inf")
         for _ in range(3):
             start = time.process_time()
@@ -153,7 +151,8 @@ def test_time_grows_linearly_with_hostile_text(splitter, piece):
         return best
 
     # Quadratic time would be 256 times as much.
-    assert seconds(32_000) < 150 * max(seconds(2_000), 2e-4)
+    slow = [piece for piece in HOSTILE if seconds(piece, 32_000) > 150 * max(seconds(piece, 2_000), 2e-4)]
+    assert slow == []
 
 
 def test_a_custom_pattern_that_never_ends_is_stopped():

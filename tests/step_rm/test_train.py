@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_step_rm import chain_rows, save_bert, save_llama
 
-from prime_ext.step_rm.convert.__main__ import main as convert
+from prime_ext.step_rm.convert import main as convert
 from prime_ext.step_rm.description import FILE, read_description
 from prime_ext.step_rm.labels import ID2LABEL, StepRMError
-from prime_ext.step_rm.scorers.local import LocalScorer
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
 from prime_ext.step_rm.train.__main__ import main
 from prime_ext.step_rm.train.data import class_weights
-from prime_ext.step_rm.train.metrics import expected_calibration_error, fit_temperature, headline, report
+from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.run import MetricsFile, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 
@@ -37,13 +37,6 @@ def test_the_report_worked_out_by_hand():
     assert found["by_source"]["b"]["majority"] == pytest.approx(2 / 3)
 
 
-def test_the_calibration_error_worked_out_by_hand():
-    probability_NC = torch.tensor([[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.0, 1.0]])
-    # Confidence 0.9 and half right, 0.6 and wrong, 1 and right.
-    found = expected_calibration_error(probability_NC, torch.tensor([0, 1, 0, 2]))
-    assert found == pytest.approx((2 * 0.4 + 0.6 + 0.0) / 4, abs=1e-6)
-
-
 @given(st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 3))
 def test_the_temperature_that_was_put_in_is_found(temperature, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +45,7 @@ def test_the_temperature_that_was_put_in_is_found(temperature, seed):
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
     before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
-    assert after["nll"] <= before["nll"] + 1e-9 and after["ece"] < 0.02 and after["accuracy"] == before["accuracy"]
+    assert after["nll"] <= before["nll"] + 1e-9 and after["accuracy"] == before["accuracy"]
 
 
 def test_class_weights_have_the_mean_one_over_the_rows():
@@ -139,13 +132,10 @@ def trained(folder):
 def test_it_learns_and_everything_is_written(trained):
     found = results(trained)
     assert found["test"]["accuracy"] > 0.85 > found["test"]["majority"] + 0.2
-    assert found["validation"]["nll"] <= found["validation"]["uncalibrated"]["nll"]
     assert found["data"]["train"]["steps"] == sum(found["data"]["train"][f"label {label}"] for label in (-1, 0, 1))
     written = sorted(path.name for path in trained.iterdir())
     assert written == ["checkpoints", "metrics.jsonl", "model", "results.json", "run.json"]
     assert len(logged(trained, "eval_macro_f1")) == 4
-    card = (trained / "model" / "README.md").read_text()
-    assert f"{found['test']['macro_f1']:.4f}" in card and "cannot check a step against it" in card
     description = read_description(trained / "model")
     assert description.temperature == found["temperature"] and description.pair_format.max_length == 64
     # A server can read that its classes are a distribution.
@@ -156,7 +146,9 @@ def test_it_learns_and_everything_is_written(trained):
 
 def test_the_scorer_reads_it_without_further_words(trained):
     chains = [Chain((f"Step 1: we add {digit} {word}.",)) for word in ("good", "bad") for digit in range(10)]
-    scores = [result.scores[0] for result in LocalScorer(trained / "model", device="cpu").score_now(chains)]
+    scores = [
+        result.scores[0] for result in LocalScorer(StepClassifier(trained / "model", device="cpu")).score_now(chains)
+    ]
     assert min(scores[:10]) > 0.5 > max(scores[10:])
 
 
@@ -196,16 +188,16 @@ def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
     assert results(other)["validation"]["nll"] == pytest.approx(results(one)["validation"]["nll"], rel=2e-2)
 
 
-def test_a_decoder_with_the_question_all_steps_and_no_calibration_stops_without_improvement(folder):
+def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(folder):
     output = folder / "decoder"
     options = {"model.path": folder / "llama", "data.max_length": 48, "data.question": True, "data.previous": 0}
     options |= {"data.strip_markers": True, "optim.lr": 1e-12, "optim.epochs": 30, "trainer.patience": 2}
-    options |= {"trainer.calibrate": False, "trainer.metric": "nll", "trainer.evals_per_epoch": 3}
+    options |= {"trainer.metric": "nll", "trainer.evals_per_epoch": 3}
     assert run(folder, output, **options) == 0
     found = results(output)
     assert len(logged(output, "eval_nll")) == 3
-    assert found["temperature"] == 1 and found["data"]["train"]["previous steps cut"] > 0
-    assert (output / "model" / FILE).is_file() and LocalScorer(output / "model").description.pair_format.question
+    assert found["data"]["train"]["previous steps cut"] > 0
+    assert (output / "model" / FILE).is_file() and StepClassifier(output / "model").description.pair_format.question
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,7 @@ def described(path, temperature=1.0, pair_format=None, order=LABELS):
 def scorer_settings(**changes):
     """The section ``step_scorer``, on the CPU."""
     values = yaml.safe_load((Path(prime_ext.config.__file__).parent / "step_scorer" / "step_scorer.yaml").read_text())
-    quick = {"concurrency": 2, "attempts": 1} if changes.get("kind") == "server" else {}
-    if quick and changes.get("architecture") != "judge":
-        quick |= {"timeout_seconds": 5.0, "backoff_seconds": 0.0}
+    quick = {"attempts": 1, "timeout_seconds": 5.0} if changes.get("kind") == "server" else {}
     return ScorerSettings.from_mapping({**values, **quick, **changes})
 
 

@@ -18,7 +18,7 @@ from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.reward_sources import advantages
 
 ROWS, TOKENS, NOISE = 64, 40, 0.001
-STEP = {"process__granularity": "step", "steps__splitter": "lines"}
+STEP = {"process__granularity": "step", "steps__splitter": "sentences"}
 GEOMETRIC = {"process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
 PIPELINES = {
     "token": {},

@@ -7,11 +7,10 @@ Inputs are sorted by length, so a batch holds little padding. Responses that arr
 
 import asyncio
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -29,6 +28,9 @@ from prime_ext.step_rm.scorers.protocol import (
 )
 
 T = TypeVar("T", bound=Sized)
+# Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the processor's caches.
+CPU_BATCH_TOKENS = 1024
+BATCH_TOKENS = 16384
 
 
 def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
@@ -92,48 +94,25 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
     return pad
 
 
-class InProcess(StepScorer):
-    """A scorer with a model of this process: one thread for all calls, which are worked on one after the other.
+class StepModel(Protocol):
+    """A model of this process that scores steps."""
 
-    Args:
-        batch_tokens: tokens of a pass at most, padding included; None: 1024 on the CPU, 16384 elsewhere.
-        cache_size: inputs whose probabilities are remembered; 0 for none.
-    """
+    device: torch.device
 
-    def __init__(self, device: torch.device, batch_tokens: int | None, cache_size: int):
-        super().__init__(cache_size)
-        self.device = device
-        # tests/benchmarks/step_scorer.py: larger passes leave the processor's caches.
-        self.batch_tokens = batch_tokens or (1024 if device.type == "cpu" else 16384)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
+    def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        """What it reads of each response."""
 
-    @abstractmethod
-    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        """Of the steps of each input, in one pass. Raises ``StepRMError``: they are not finite."""
-
-    def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses, in this thread. Raises ``StepRMError``: scores that are not finite."""
-        read, known, missing = self.begin(chains)
-        for batch in length_buckets(missing, self.batch_tokens):
-            known |= zip(batch, self.probabilities(batch), strict=True)
-        self.remember(known)
-        return [outcome_of(inputs, known) for inputs in read]
-
-    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
-
-    async def close(self) -> None:
-        self._thread.shutdown(wait=True)
+    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        """Probabilities of the steps of each input, from one pass. Raises ``StepRMError``: they are not finite."""
 
 
-class LocalScorer(InProcess):
-    """Scores with a sequence-classification model of transformers, an input for each step.
+class StepClassifier:
+    """A sequence-classification model of transformers, which reads an input for each step.
 
     Args:
         path: folder of the model, as ``python -m prime_ext.step_rm.train`` writes it.
         pair_format: for models without a description only.
         device, dtype: see :func:`device_and_dtype`.
-        batch_tokens, cache_size: see :class:`InProcess`.
         trust_remote_code: whether the model may bring its own code.
 
     Raises:
@@ -146,16 +125,13 @@ class LocalScorer(InProcess):
         pair_format: PairFormat | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int | None = None,
-        cache_size: int = 100_000,
         trust_remote_code: bool = False,
     ):
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         self.where = str(path)
         self.description = read_description(path, pair_format)
-        where, chosen = device_and_dtype(device, dtype)
-        super().__init__(where, batch_tokens, cache_size)
+        self.device, chosen = device_and_dtype(device, dtype)
         folder = Path(path).expanduser()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.encoder = PairEncoder(tokenizer, self.description.pair_format)
@@ -168,11 +144,38 @@ class LocalScorer(InProcess):
         self.model = model.eval().requires_grad_(False).to(self.device)
 
     def read(self, chains: Sequence[Chain]) -> list[Reading]:
+        """An input for each step."""
         return [*self.encoder.encode_chains([(chain.question, chain.steps) for chain in chains])]
 
     @torch.inference_mode()
-    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        """Probabilities of the step of each input, from one pass. Raises ``StepRMError``: they are not finite."""
         id_BT, mask_BT = padded([torch.tensor(item.ids) for item in batch], self.pad)
         logits_BC = self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device)).logits.float()
         order, temperature = self.description.labels, self.description.temperature
         return [[calibrated(row, order, temperature, self.where)] for row in logits_BC.softmax(-1).tolist()]
+
+
+class LocalScorer(StepScorer):
+    """A scorer with a model of this process: one thread for all calls, which are worked on one after the other."""
+
+    def __init__(self, model: StepModel):
+        super().__init__()
+        self.model = model
+        self.batch_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else BATCH_TOKENS
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="step-rm")
+
+    def score_now(self, chains: Sequence[Chain]) -> list[Outcome]:
+        """Scores of responses, in this thread. Raises ``StepRMError``: scores that are not finite."""
+        read = self.model.read(chains)
+        known, missing = self.split_known(read)
+        for batch in length_buckets(missing, self.batch_tokens):
+            known |= zip(batch, self.model.score_inputs(batch), strict=True)
+        self.remember(known)
+        return [outcome_of(inputs, known) for inputs in read]
+
+    async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.score_now, chains)
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=True)

@@ -16,6 +16,8 @@ from cachetools import LRUCache
 from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import LABELS, StepRMError
 
+# Inputs whose probabilities a scorer remembers.
+CACHE_SIZE = 100_000
 # Of wrong, neutral and right (-1, 0, 1).
 Probabilities = tuple[float, float, float]
 
@@ -68,14 +70,10 @@ Known = dict[Input, list[Probabilities] | ScoringFailure]
 
 
 class StepScorer(ABC):
-    """Scores responses; calls may overlap.
+    """Scores responses; calls may overlap. The probabilities of the last :data:`CACHE_SIZE` inputs are remembered."""
 
-    Args:
-        cache_size: inputs whose probabilities are remembered; 0 for none.
-    """
-
-    def __init__(self, cache_size: int):
-        self._cache: LRUCache[Input, list[Probabilities]] = LRUCache(cache_size)
+    def __init__(self) -> None:
+        self._cache: LRUCache[Input, list[Probabilities]] = LRUCache(CACHE_SIZE)
 
     @abstractmethod
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
@@ -85,22 +83,16 @@ class StepScorer(ABC):
     async def close(self) -> None:
         """Give back connections and threads."""
 
-    @abstractmethod
-    def read(self, chains: Sequence[Chain]) -> list[Reading]:
-        """What the model reads of each response."""
-
-    def begin(self, chains: Sequence[Chain]) -> tuple[list[Reading], Known, list[Input]]:
-        """What is read of the responses, what is known of it, and the distinct inputs that are to be scored."""
-        read = self.read(chains)
+    def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
+        """What is known of the inputs of responses, and the distinct ones that are to be scored."""
         wanted = dict.fromkeys(item for inputs in read if isinstance(inputs, list) for item in inputs)
         # Copied out first: what is needed now may leave the cache while the rest is computed.
         known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
-        return read, known, [item for item in wanted if item not in known]
+        return known, [item for item in wanted if item not in known]
 
     def remember(self, known: Known) -> None:
-        """The scores of inputs; failures are forgotten."""
-        if self._cache.maxsize:
-            self._cache.update({item: rows for item, rows in known.items() if isinstance(rows, list)})
+        """Keep the scores of inputs; failures are forgotten."""
+        self._cache.update({item: rows for item, rows in known.items() if isinstance(rows, list)})
 
 
 def outcome_of(inputs: Reading, known: Known) -> Outcome:
@@ -114,21 +106,6 @@ def outcome_of(inputs: Reading, known: Known) -> Outcome:
             return found
         rows += found
     return StepScores(tuple(rows), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
-
-
-def right_or_wrong(right: Sequence[float]) -> list[Probabilities]:
-    """Probabilities of steps from those of being right: what is not right is wrong, and nothing is neutral."""
-    return [(1.0 - value, 0.0, value) for value in right]
-
-
-def check_probabilities(values: Sequence[float], n_classes: int, where: str) -> None:
-    """Raises ``StepRMError``: not so many finite probabilities."""
-    if len(values) != n_classes:
-        raise StepRMError(f"{where} gave {len(values)} scores for a step, the model has {n_classes} classes: another?")
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        raise StepRMError(f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}")
-    if min(values) < 0 or abs(sum(values) - 1) > 0.02:
-        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are no probabilities (logits?)")
 
 
 def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> Probabilities:
@@ -145,7 +122,12 @@ def calibrated(values: Sequence[float], order: Sequence[int], temperature: float
     Raises:
         StepRMError: not three finite probabilities.
     """
-    check_probabilities(values, len(order), where)
+    if len(values) != len(order):
+        raise StepRMError(f"{where} gave {len(values)} scores for a step, the model has {len(order)} classes: another?")
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise StepRMError(f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}")
+    if min(values) < 0 or abs(sum(values) - 1) > 0.02:
+        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are no probabilities (logits?)")
     if temperature != 1:
         largest = max(values)
         values = [(value / largest) ** (1 / temperature) for value in values]

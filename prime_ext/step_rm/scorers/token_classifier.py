@@ -11,8 +11,8 @@ import torch
 
 from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import InProcess, check_fit, device_and_dtype, padded, usable_positions
-from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure, right_or_wrong
+from prime_ext.step_rm.scorers.local import check_fit, device_and_dtype, padded, usable_positions
+from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps, messages_of
 
 # Stands for the content of a turn while the chat template is applied; a character that no text has.
@@ -165,16 +165,10 @@ class TokenClassifier:
             raise StepRMError(f"{reader.where} gave scores that are not finite numbers")
         return found
 
-
-class TokenClassifierScorer(InProcess):
-    """A token classifier as a scorer of steps, an input for each response."""
-
-    def __init__(self, model: TokenClassifier, batch_tokens: int | None, cache_size: int):
-        super().__init__(model.device, batch_tokens, cache_size)
-        self.model = model
-
     def read(self, chains: Sequence[Chain]) -> list[Reading]:
-        return [self.model.reader.inputs(chain) for chain in chains]
+        """An input for each response."""
+        return [self.reader.inputs(chain) for chain in chains]
 
-    def probabilities(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        return [right_or_wrong(right) for right in self.model.probabilities(batch)]
+    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+        """:meth:`probabilities` of the three labels: what is not right is wrong, and nothing is neutral."""
+        return [[(1.0 - value, 0.0, value) for value in right] for right in self.probabilities(batch)]

@@ -45,7 +45,7 @@ def summary(results: dict[str, Any], output_dir: str) -> str:
     """A few lines for people."""
     said = (
         f"{name}: {part['steps']} steps, accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f}), "
-        f"macro-F1 {part['macro_f1']:.4f}, ECE {part['ece']:.4f}\n"
+        f"macro-F1 {part['macro_f1']:.4f}\n"
         for name in ("validation", "test")
         if (part := results.get(name))
     )

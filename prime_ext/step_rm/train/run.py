@@ -28,7 +28,7 @@ from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.scorers.local import check_fit
 from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, load_splits
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, model_card, report
+from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 
@@ -189,7 +189,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=checkpoint)
-    results = evaluated(trainer, splits, settings.trainer.calibrate)
+    results = evaluate(trainer, splits)
     if trainer.is_world_process_zero():
         export(trainer.model, tokenizer, settings, results, folder)
         write_json(folder / "results.json", results)
@@ -203,14 +203,14 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     return headline(logits_NC, torch.as_tensor(prediction.label_ids))
 
 
-def evaluated(trainer: Trainer, splits: dict[str, StepDataset], calibrate: bool) -> dict[str, Any]:
+def evaluate(trainer: Trainer, splits: dict[str, StepDataset]) -> dict[str, Any]:
     """The temperature, from the validation split, and a report of that and the test split."""
     outputs = {}
     for name in ("validation", "test"):
         if len(splits[name]):
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
             outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
-    temperature = fit_temperature(*outputs["validation"]) if calibrate else 1.0
+    temperature = fit_temperature(*outputs["validation"])
     reports = {
         name: report(*output, splits[name].step_index, splits[name].sources, temperature)
         for name, output in outputs.items()
@@ -231,6 +231,4 @@ def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[s
     pair_format, temperature = settings.data.pair_format(), results["temperature"]
     training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
     description = Description(pair_format, temperature, LABELS, training)
-    base = settings.model.path if not Path(settings.model.path).is_dir() else Path(settings.model.path).name
-    card = model_card(base, pair_format, temperature, results, versions)
-    write_folder(folder / "model", model, tokenizer, {FILE: description.to_json(), "README.md": card})
+    write_folder(folder / "model", model, tokenizer, {FILE: description.to_json()})

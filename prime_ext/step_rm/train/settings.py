@@ -75,7 +75,6 @@ class TrainerSettings:
     evals_per_epoch: Count
     patience: CountOrZero
     metric: Literal["macro_f1", "accuracy", "nll"]
-    calibrate: Switch
     eval_batch_size: Count
     keep_checkpoints: Count
     seed: CountOrZero
@@ -106,7 +105,7 @@ class StepRMSettings:
     @property
     def of_result(self) -> dict[str, Any]:
         """What the trained weights depend on: a run with other values cannot go on from this one's checkpoints."""
-        free = ("keep_checkpoints", "logger", "eval_batch_size", "calibrate", "output_dir", "device")
+        free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
         values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in free}
         return values

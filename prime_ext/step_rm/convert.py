@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m prime_ext.step_rm.convert``: write labelled steps of public data sets into one parquet file.
+
+    python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
+        --output steps.parquet
+
+Options of formats may be repeated and mixed; all files share one split by the hash of the question, see
+prime_ext/step_rm/question_split.py. Every row that cannot be read is one line on stderr. Exits with 2 and one line when
+nothing can be written.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
+from prime_ext.step_rm.records import LabelledStep, write_steps
+from prime_ext.utils.rows import BadRow, SourceError, read_source
+
+# Share of the rows of a file that may be unreadable.
+MOST_MALFORMED = 0.1
+PSPO_SEPARATOR = re.compile(r"\s*</s>\s*<s>\s*")
+_PSPO_MARKER = re.compile(r"\s*(?:\[(\d{1,3})\]|(\d{1,3})\.)")
+SHEPHERD_TAG = "\u043a\u0438"
+_FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
+
+
+# ---- formats: a row in, labelled steps out; BadRow for a row that cannot be read -------------------------------------
+
+
+@dataclass
+class Context:
+    """What is known of a file whose rows are converted in their order.
+
+    Attributes:
+        source: of its steps.
+        counts: everything left out or mended, by its reason.
+        chain: PSPO: the steps of the response so far, without the first ``offset`` of it.
+    """
+
+    source: str
+    counts: Counter[str] = field(default_factory=Counter)
+    chain: tuple[str, ...] = ()
+    offset: int = 0
+
+
+Row = Mapping[str, Any]
+Steps = Iterator[LabelledStep]
+
+
+def text(value: Any, name: str) -> str:
+    """Check that a value is a text that is not empty. Raises ``BadRow``."""
+    if not isinstance(value, str):
+        raise BadRow(f"{name} must be a text, got {str(value)[:60]!r}")
+    if not value.strip():
+        raise BadRow(f"{name} is empty")
+    return value
+
+
+def listed(row: Row, name: str) -> list[Any]:
+    """Read a column with a list that is not empty. Raises ``BadRow``."""
+    if name not in row:
+        raise BadRow(f"no column {name!r}; it has {sorted(row)}")
+    value = row[name]
+    if not isinstance(value, list) or not value:
+        raise BadRow(f"{name} must be a list that is not empty, got {str(value)[:60]!r}")
+    return value
+
+
+def pspo(row: Row, context: Context) -> Steps:
+    """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
+
+    The rows of a response follow one another, each with its predecessor only. A row whose previous step is the step of
+    the row before goes on with its response; so all previous steps become known. There is no question.
+    """
+    label = str(row.get("label")).strip()
+    if label not in ("-1", "0", "1"):
+        raise BadRow(f"label must be -1, 0 or 1, got {row.get('label')!r}")
+    parts = tuple(part.strip() for part in PSPO_SEPARATOR.split(text(row.get("sentence"), "sentence")))
+    if len(parts) > 2 or not all(parts):
+        raise BadRow(f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are right")
+    *before, current = parts
+    if not before:
+        context.chain, context.offset = (), 0
+    elif context.chain[-1:] != parts[:1]:
+        context.counts["pspo: response begins in the middle"] += 1
+        marker = _PSPO_MARKER.match(current)
+        # Without its beginning only the marker tells the place.
+        context.chain = parts[:1]
+        context.offset = max(0, int(marker[1] or marker[2]) - 2) if marker else 0
+    index = context.offset + len(context.chain)
+    yield LabelledStep("", context.chain, current, int(label), index, context.source)
+    context.chain = (*context.chain, current)
+
+
+def prm800k(row: Row, context: Context) -> Steps:
+    """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step, alternatives included.
+
+    The previous steps are those that the labeler chose, or wrote. What has no rating makes no row, nor does a
+    completion that a labeler flagged. After a step of which nothing was chosen nothing follows.
+    """
+    question, label = row.get("question"), row.get("label")
+    if not isinstance(question, Mapping) or not isinstance(label, Mapping):
+        raise BadRow("question and label must be objects")
+    problem = text(question.get("problem"), "question.problem")
+    previous: tuple[str, ...] = ()
+    for index, step in enumerate(listed(label, "steps")):
+        name = f"step {index + 1}"
+        if not isinstance(step, Mapping):
+            raise BadRow(f"{name} must be an object")
+        completions = step.get("completions") or []
+        for completion in completions:
+            if not isinstance(completion, Mapping) or completion.get("rating") not in (-1, 0, 1, None):
+                raise BadRow(f"{name}: a completion without a rating of -1, 0, 1 or null")
+            if completion.get("rating") is None:
+                context.counts["prm800k: no rating"] += 1
+            elif completion.get("flagged"):
+                context.counts["prm800k: flagged"] += 1
+            else:
+                current = text(completion.get("text"), f"{name}: text")
+                yield LabelledStep(problem, previous, current, completion["rating"], index, context.source)
+        chosen, written = step.get("chosen_completion"), step.get("human_completion")
+        if isinstance(chosen, int) and 0 <= chosen < len(completions):
+            previous = (*previous, text(completions[chosen].get("text"), f"{name}: chosen text"))
+        elif isinstance(written, Mapping):
+            previous = (*previous, text(written.get("text"), f"{name}: text of the labeler"))
+        elif chosen is not None:
+            raise BadRow(f"{name}: chosen_completion {chosen!r} is none of {len(completions)}")
+        else:
+            return
+
+
+def math_shepherd(row: Row, context: Context) -> Steps:
+    """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label`` with + or - instead.
+
+    The question ends where "Step 1:" begins, or else behind its last question mark before the first tag. A tag inside
+    the question labels no step and is left out, with the text kept.
+    """
+    given, labelled = text(row.get("input"), "input"), text(row.get("label"), "label")
+    *pieces, _ = given.split(SHEPHERD_TAG)
+    if not pieces:
+        raise BadRow(f"input has no step tag {SHEPHERD_TAG}")
+    labels: list[int | None] = []
+    at = 0
+    for number, piece in enumerate(pieces, start=1):
+        sign = labelled[at + len(piece) : at + len(piece) + 1]
+        if sign not in ("+", "-") or labelled[at : at + len(piece)] != piece:
+            raise BadRow(f"label does not say + or - at tag {number} of input")
+        labels.append(1 if sign == "+" else -1)
+        at += len(piece) + 1
+    number = next((k for k, piece in enumerate(pieces) if _FIRST_STEP.search(piece)), 0)
+    match = _FIRST_STEP.search(pieces[number])
+    cut = match.start() if match else pieces[0].rfind("?") + 1
+    if cut == 0 and not (match and number):
+        raise BadRow("input has neither 'Step 1:' nor a question mark behind its question")
+    question = text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
+    context.counts["math_shepherd: tag in the question"] += number
+    steps = [piece.strip() for piece in [pieces[number][cut:], *pieces[number + 1 :]]]
+    yield from _chain(question, steps, labels[number:], context)
+
+
+def chains(row: Row, context: Context) -> Steps:
+    """Your own: ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``, null for no label."""
+    steps, labels = listed(row, "steps"), listed(row, "labels")
+    if len(steps) != len(labels):
+        raise BadRow(f"{len(steps)} steps and {len(labels)} labels")
+    if not all(label in (-1, 0, 1, None) for label in labels):
+        raise BadRow(f"labels must be -1, 0, 1 or null, got {str(labels)[:60]}")
+    yield from _chain(text(row.get("question"), "question"), steps, labels, context)
+
+
+def _chain(question: str, steps: list[Any], labels: list[int | None], context: Context) -> Steps:
+    """The labelled steps of a response."""
+    texts = tuple(text(step, f"step {number}") for number, step in enumerate(steps, start=1))
+    for index, label in enumerate(labels):
+        if label is not None:
+            yield LabelledStep(question, texts[:index], texts[index], label, index, context.source)
+
+
+FORMATS: dict[str, Callable[[Row, Context], Steps]] = {
+    each.__name__: each for each in (pspo, prm800k, math_shepherd, chains)
+}
+
+
+# ---- two passes over the files ---------------------------------------------------------------------------------------
+
+
+class Conversion:
+    """Two passes over the files: the first counts what each input is labelled, the second writes.
+
+    Attributes:
+        counts: what was left out, mended and written.
+        votes: how often each input has each label, by its hash.
+    """
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.counts: Counter[str] = Counter()
+        self.votes: dict[bytes, list[int]] = {}
+
+    def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
+        context = Context(f"{name}:{path.name.partition('.')[0]}")
+        malformed, number = 0, 0
+        for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                # Whole rows only: nothing of a row that breaks in the middle is kept.
+                steps = list(FORMATS[name](row, context))
+            except BadRow as error:
+                malformed += 1
+                if report:
+                    print(f"{path} row {number}: {error}", file=sys.stderr)
+                continue
+            yield from steps
+        if report:
+            self.counts += context.counts
+            self.counts.update({"malformed rows": malformed, "rows": number})
+            if number == 0:
+                raise StepRMError(f"{path} has no rows")
+            if malformed > MOST_MALFORMED * number:
+                raise StepRMError(f"{path}: {malformed} of {number} rows are not in the format {name}")
+
+    def _steps(self, report: bool) -> Iterator[LabelledStep]:
+        for name, path in self.arguments.files:
+            yield from self._rows(name, path, report)
+
+    def count(self) -> None:
+        """The first pass."""
+        for step in self._steps(report=True):
+            self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
+
+    def stored(self) -> Iterator[LabelledStep]:
+        """The second pass: every input once, with the label that most rows give it."""
+        options = self.arguments
+        places: dict[bytes, str] = {}
+        for step in self._steps(report=False):
+            votes = self.votes.pop(input_key(step), None)
+            if votes is None:
+                self.counts["duplicates merged"] += 1
+                continue
+            if sorted(votes)[-1] == sorted(votes)[-2]:
+                self.counts["contradictory labels: dropped"] += sum(votes)
+                continue
+            first = step.previous[0] if step.previous else step.current
+            group = group_of(step.question or first, options.near_duplicates)
+            split = split_of(group, options.validation, options.test, options.seed)
+            if not step.question and places.setdefault(pair_key(step), split) != split:
+                self.counts["dropped: step without question, known to another split"] += 1
+                continue
+            label = LABELS[votes.index(max(votes))]
+            self.counts.update([f"split {split}", f"label {label}"])
+            yield replace(step, label=label, split=split, group=group)
+
+    def summary(self) -> dict[str, object]:
+        options = self.arguments
+        return {
+            "files": [f"{name}:{path.name}" for name, path in options.files],
+            "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
+            "counts": dict(sorted(self.counts.items())),
+        }
+
+
+def _hash(parts: list[str]) -> bytes:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).digest()
+
+
+def input_key(step: LabelledStep) -> bytes:
+    """Hash of what a model would see, which is the same for texts that differ in white space only."""
+    return _hash([" ".join(part.split()) for part in (step.question, *step.previous, step.current)])
+
+
+def pair_key(step: LabelledStep) -> bytes:
+    """Hash of the previous and the current step in normal form: without a question nothing else tells inputs apart."""
+    return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def _named(name: str, path: str) -> tuple[str, Path]:
+    return name, Path(path)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m prime_ext.step_rm.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    # Files of all formats are in one list, in the order given.
+    files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
+    for name, converter in FORMATS.items():
+        first_line = (converter.__doc__ or "").strip().splitlines()[0]
+        top.add_argument(f"--{name.replace('_', '-')}", type=partial(_named, name), help=first_line, **files)
+    top.add_argument("--output", type=Path, required=True, help="the parquet file")
+    top.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    top.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    top.add_argument("--seed", type=int, default=0, help="of the split")
+    top.add_argument(
+        "--near-duplicates",
+        choices=NEAR_DUPLICATES,
+        default="numbers",
+        help="whether long questions that differ in numbers only stay together (default: numbers, they do)",
+    )
+    return top
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Convert and write. Returns the summary. Raises ``StepRMError`` and ``SourceError``."""
+    if not arguments.files:
+        raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
+    if not (arguments.validation >= 0 <= arguments.test and arguments.validation + arguments.test < 1):
+        raise StepRMError(f"--validation {arguments.validation} and --test {arguments.test} must add up to less than 1")
+    conversion = Conversion(arguments)
+    conversion.count()
+    if not conversion.votes:
+        raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in arguments.files)}")
+    write_steps(arguments.output, conversion.stored(), lambda: json.dumps(conversion.summary()))
+    return conversion.summary()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    try:
+        summary = run(parser().parse_args(words))
+    except (StepRMError, SourceError) as error:
+        print(f"prime_ext: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    print(json.dumps(summary, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
