@@ -3,7 +3,7 @@
 # An agent with a tool, from nothing to a trained model on a machine without an accelerator (2 cores, 8 GB, about 15 minutes).
 #
 #   bash recipes/agent_quickstart_cpu.sh                  everything into outputs/agent_quickstart
-#   bash recipes/agent_quickstart_cpu.sh variant=istar    further words are overrides of verl's configuration
+#   bash recipes/agent_quickstart_cpu.sh variant=guarded  further words are overrides of verl's configuration
 #
 # The agent calls a calculator that sometimes fails (recipes/agent/task.py). Phases, knobs and resumption are those of
 # recipes/quickstart_cpu.sh.

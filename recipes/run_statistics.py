@@ -13,8 +13,6 @@ import numpy as np
 
 from prime_ext.run.metrics_file import read_metrics
 
-# Timings of a step that are measurement, not training.
-NOT_TRAINING = ("timing_s/save_checkpoint", "timing_s/testing")
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 PACKAGES = ("prime-ext", "verl", "torch", "transformers", "ray", "tensordict", "TransferQueue", "numpy")
 
@@ -93,9 +91,12 @@ def moving_average(values: np.ndarray, width: int = 10) -> np.ndarray:
 
 
 def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    """Seconds of every training step, without saving and testing, from the rows of ``metrics.jsonl`` by step."""
+    """Return the seconds of every training step, from the rows of ``metrics.jsonl`` by step.
+
+    verl's time of a step contains saving, which is subtracted here, but not validation.
+    """
     return {
-        step: row["timing_s/step"] - sum(row.get(name, 0.0) for name in NOT_TRAINING)
+        step: row["timing_s/step"] - row.get("timing_s/save_checkpoint", 0.0)
         for step, row in metrics.items()
         if "timing_s/step" in row
     }

@@ -92,7 +92,7 @@ def check_cluster(config: DictConfig) -> Iterable[str]:
         if nodes > 1:
             yield (
                 f"trainer.nnodes={nodes} needs a Ray cluster of {nodes} nodes, and no address of one is given; start "
-                f"one and set {ADDRESS}, as recipes/multi_node/ray_cluster.sh does"
+                f"one with `ray start` and set {ADDRESS} (docs/how_to/multi_node.md)"
             )
         return
     for name in ("num_cpus", "num_gpus", "resources", "object_store_memory"):

@@ -5,6 +5,7 @@ python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --o
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,20 +26,24 @@ def example(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBa
     return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
 
 
-def main() -> None:
-    arguments = command_line(__doc__)
+def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
+    """Train a fresh model on ``data``; see :func:`recipes.quickstart.sft.warm_start`."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, arguments.seed, max_position_embeddings=MAX_LENGTH)
+    model = build_model(tokenizer, seed, max_position_embeddings=MAX_LENGTH)
     warm_start(
         model,
         tokenizer,
         lambda conversations: [example(messages, tokenizer) for messages in conversations],
-        arguments.data,
-        arguments.output_dir,
-        steps=arguments.steps,
-        seed=arguments.seed,
+        data,
+        output_dir,
+        steps=steps,
+        seed=seed,
         same_length_within=8,
     )
+
+
+def main() -> None:
+    train(**vars(command_line(__doc__)))
 
 
 if __name__ == "__main__":

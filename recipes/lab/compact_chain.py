@@ -38,9 +38,6 @@ class CompactChain:
     mean_error: float = 0.2
     seed: int = 7
     layers: int = 2
-    hinted_error: float = (
-        1.0  # demonstrators who see the answer in the prompt err so often, times the others; 1: there are none
-    )
     flipped: float = 0.0  # share of the outcomes that training, but not evaluation, sees inverted
     evaluate_every: int = 160  # rollouts between two points of a curve
     settings: Mapping[str, Any] = field(default_factory=dict)  # where the task wants others than the defaults
@@ -75,17 +72,13 @@ class CompactChain:
             operation_BK[torch.arange(self.longest) >= length_B1] = -1
         return list(torch.cat([start_B1, operation_BK], 1))
 
-    def prompts(self, problems: Sequence[torch.Tensor], hinted: bool = False) -> torch.Tensor:
-        """Token ids ``(B, P)``, left-padded to the same width; with a hint the answer stands in place of ``?``."""
+    def prompts(self, problems: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Token ids ``(B, P)``, left-padded to the same width."""
         problem_BK = torch.stack(list(problems))
         shown_BK = torch.where(problem_BK >= 0, problem_BK + self.first_operation, self.pad)
         shown_BK[:, 0] = problem_BK[:, 0] + self.first_value
         edge_B1 = torch.ones_like(shown_BK[:, :1])
-        last_B1 = edge_B1 * self.question
-        if hinted:
-            right_BT = self.demonstrate(problems, 0.0, torch.Generator())
-            last_B1 = right_BT.gather(1, self._end(problem_BK) - 1)
-        prompt_BP = torch.cat([edge_B1 * self.bos, shown_BK, last_B1], 1)
+        prompt_BP = torch.cat([edge_B1 * self.bos, shown_BK, edge_B1 * self.question], 1)
         # A stable sort by "is a token" moves the padding to the left.
         return prompt_BP.gather(1, (prompt_BP != self.pad).long().argsort(dim=1, stable=True))
 
@@ -138,10 +131,6 @@ class CompactChain:
         for _ in range(steps):
             problems = self.draw(batch_size, generator)
             prompt_BP, response_BT = self.prompts(problems), self.demonstrate(problems, 1.0, generator)
-            if self.hinted_error != 1:
-                half = batch_size // 2
-                prompt_BP[half:] = self.prompts(problems[half:], hinted=True)
-                response_BT[half:] = self.demonstrate(problems[half:], self.hinted_error, generator)
             rollouts = Rollouts(prompt_BP, prompt_BP != self.pad, response_BT, response_BT != self.pad)
             learner.minimize(-chosen_log_probs(response_logits(model, rollouts), rollouts)[rollouts.mask_BT].mean())
         with atomic_path(folder) as temporary:

@@ -22,7 +22,6 @@ class Rollouts(NamedTuple):
     group_B: torch.Tensor | None = None
     step_label_BT: torch.Tensor | None = None  # of its steps, for diagnosis and the oracle
     is_result_BT: torch.Tensor | None = None
-    hinted_BP: torch.Tensor | None = None  # the prompts with the answer in them
     reference_BT: torch.Tensor | None = None  # log-probabilities under the PRM's reference
 
     def rows(self, index_B: torch.Tensor) -> "Rollouts":

@@ -33,8 +33,6 @@ def settings_of(*layers: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError("prm.lora_rank trains an adapter of all layers; it wants prm.trainable_layers=0")
     if settings["prm.update_mode"] == "interleaved" and settings["prm.groups"] == "mixed":
         raise SettingsError("prm.update_mode=interleaved scores what it trains on; prm.groups=mixed leaves some out")
-    if (settings["prm.follow_policy"] or settings["prm.hint"]) and settings["prm.update_mode"] != "none":
-        raise SettingsError("a PRM that is the policy or sees a hint is not trained; it wants prm.update_mode=none")
     return settings
 
 

@@ -24,7 +24,6 @@ from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.sign_preserving import sign_preserving
 from prime_ext.prm.frozen_layers import train_last_layers
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
 
@@ -86,9 +85,9 @@ class Lab:
             self.average = load(start)
         self.uses_prm = settings["prime.process.coefficient"] > 0 and settings["prime.process.target"] != "labels"
         if self.uses_prm:
-            of_prm = settings["prm.start"] or start
-            prm = self.policy.model if settings["prm.follow_policy"] else load(of_prm)
-            self.reference = load(of_prm) if settings["prm.reference"] == "frozen" else None
+            prm_start = settings["prm.start"] or start
+            prm = load(prm_start)
+            self.reference = load(prm_start) if settings["prm.reference"] == "frozen" else None
             if settings["prm.trainable_layers"]:
                 train_last_layers(prm, settings["prm.trainable_layers"])
             if rank := settings["prm.lora_rank"]:
@@ -124,8 +123,7 @@ class Lab:
         label_BT, is_result_BT = self.task.step_labels(problems, rollouts.response_BT)
         group_B = torch.arange(n_prompts).repeat_interleave(n) + self.examined
         self.examined += len(problems)
-        judged = [outcome_B, group_B, label_BT, is_result_BT]
-        judged += [self.task.prompts(problems, hinted=True)] if self.settings["prm.hint"] else []
+        judged = (outcome_B, group_B, label_BT, is_result_BT)
         return Rollouts(*rollouts[:4], *(part.to(self.device) for part in judged))
 
     def respond(self, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
@@ -168,8 +166,7 @@ class Lab:
 
     @torch.no_grad()
     def score(self, batch: Rollouts) -> Scores:
-        seen = batch._replace(prompt_BP=batch.hinted_BP) if self.settings["prm.hint"] else batch
-        logits_BTV = response_logits(self.prm.model, seen)
+        logits_BTV = response_logits(self.prm.model, batch)
         log_prob_BT = chosen_log_probs(logits_BTV, batch)
         return Scores(log_ratio(log_prob_BT, batch.reference_BT, batch.mask_BT), logits_BTV)
 
@@ -233,9 +230,6 @@ class Lab:
             paid_BT, _ = NORMALIZATIONS["return_std"](reward_BT, mask_BT, 0.0)
             options = {"estimator": "position_mean", "clip": LARGEST_REWARD}
             sources["process"] = RewardSource(paid_BT, mask_BT, coefficient * gate, 0.0, **options)
-        if form == "sign_preserving":
-            advantage_BT, _, _ = combine_sources({"outcome": sources["outcome"]}, mask_BT, batch.group_B)
-            return sign_preserving(advantage_BT, reward_BT, mask_BT, coefficient * gate, process["clip"])
         advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
         if process["target"] == "labels":
             return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)

@@ -65,12 +65,12 @@ options=(--num-gpus="$N_GPUS" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block --disa
 head=("${step[@]}" --nodelist="${NODES[0]}" "$RAY" start --head --node-ip-address="$HEAD_IP" --port="$PORT"
     --include-dashboard=false "${options[@]}")
 worker=("$RAY" start --address="$RAY_ADDRESS" "${options[@]}")
-wait_for=("$PYTHON" -m recipes.multi_node.wait_for_nodes "$RAY_ADDRESS" --seconds "$WAIT")
+wait_for=("$PYTHON" -m recipes.multi_node.wait_for_nodes "$RAY_ADDRESS")
 if dry_run; then
     echo "${head[*]} &"
-    echo "${wait_for[*]} 1"
+    echo "${wait_for[*]} 1 $WAIT"
     for node in "${NODES[@]:1}"; do echo "${step[*]} --nodelist=$node ${worker[*]} &"; done
-    echo "${wait_for[*]} $NNODES"
+    echo "${wait_for[*]} $NNODES $WAIT"
     echo "RAY_ADDRESS=$RAY_ADDRESS NNODES=$NNODES N_GPUS=$N_GPUS bash $*"
     exit 0
 fi
@@ -100,12 +100,12 @@ trap 'exit 130' INT
 # Everything that takes time is in the background: a shell runs traps between commands, or while it waits for one.
 "${head[@]}" &
 node_pids+=($!)
-"${wait_for[@]}" 1 & wait $!
+"${wait_for[@]}" 1 "$WAIT" & wait $!
 for node in "${NODES[@]:1}"; do
     "${step[@]}" --nodelist="$node" "${worker[@]}" &
     node_pids+=($!)
 done
-"${wait_for[@]}" "$NNODES" & wait $!
+"${wait_for[@]}" "$NNODES" "$WAIT" & wait $!
 bash "$@" &
 recipe_pid=$!
 status=0

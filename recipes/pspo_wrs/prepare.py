@@ -9,6 +9,8 @@ What is complete is kept, and the training of a step reward model goes on from i
 """
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -17,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 
 from prime_ext.utils.files import atomic_path
 from recipes.pspo_wrs.data import LABELLERS, write_data
+from recipes.quickstart import sft
 from recipes.quickstart.evaluate import load_model
 from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
-from recipes.study_runs import run_module
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
@@ -51,8 +53,12 @@ def prepare_data(folder: Path, seed: int = 0) -> None:
 def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> None:
     """A policy that imitates the demonstrations, in ``sft``."""
     if not (folder / "sft" / "sft.json").exists():
-        places = (f"--data={folder / 'data' / 'sft.parquet'}", f"--output-dir={folder / 'sft'}")
-        run_module("recipes.quickstart.sft", *places, f"--steps={steps}", f"--seed={seed}")
+        sft.train(folder / "data" / "sft.parquet", folder / "sft", steps=steps, seed=seed)
+
+
+def run_module(*words: str) -> None:
+    """Run ``python -m`` with these words from the root of the repository."""
+    subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
 
 
 def pair_tokenizer() -> PreTrainedTokenizerFast:

@@ -3,19 +3,31 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from prime_ext.utils.files import read_json
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_mean, draw_smoothed, new_figure, save
 from recipes.run_statistics import PAIR_ACCURACY, series
 
 TRAIN_ACCURACY = "prime/accuracy/before_filter"
 SMOOTHING_STEPS = 10
-# The methods of recipes/compare_variants, and the colours of their kept runs, which are drawn behind the run.
-METHODS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
-BEHIND = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
+# Stored runs of the study `comparison`, on the quickstart's task with these seeds: labels and colors by method.
+COMPARISON = Path(__file__).parents[1] / "studies" / "results" / "comparison.json"
+SEEDS = ("0", "1", "2")
+LABELS = {"rloo": "RLOO, outcome only", "paper": "PRIME as published", "distilled": "PRIME-D"}
+COLORS = {"distilled": "#6a3d9a", "rloo": "#b2182b", "paper": "#8a6d3b"}
+# Runs by method; each has a "curve", lists by name, and "end", numbers by name.
+StoredRuns = dict[str, list[dict[str, Any]]]
+
+
+def read_stored_runs() -> StoredRuns:
+    """Return the stored runs."""
+    methods = read_json(COMPARISON)["methods"]
+    return {name: [methods[name]["runs"][seed] for seed in SEEDS] for name in LABELS}
 
 
 def validation_key(metrics: Mapping[int, Mapping[str, float]]) -> str | None:
@@ -25,7 +37,7 @@ def validation_key(metrics: Mapping[int, Mapping[str, float]]) -> str | None:
 
 
 def plot_learning_curve(
-    path: Path, metrics: Mapping[int, Mapping[str, float]], before: dict, after: dict, comparison: dict | None = None
+    path: Path, metrics: Mapping[int, Mapping[str, float]], before: dict, after: dict, stored: StoredRuns
 ) -> None:
     """Write the picture.
 
@@ -33,20 +45,21 @@ def plot_learning_curve(
         path: file to write.
         metrics: by step.
         before, after: what ``evaluate.py`` wrote for the warm-started and the trained policy.
-        comparison: kept runs of other methods on the same task, as ``recipes.compare_variants`` writes them.
+        stored: runs of other methods, drawn in the same picture; may be empty.
     """
     figure, axes = new_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]
     last = max(metrics)
     mean = f"(mean of {SMOOTHING_STEPS} steps)"
     draw_smoothed(top, *series(metrics, TRAIN_ACCURACY), BLUE, label=f"training rollouts, before the filter {mean}")
-    if comparison is not None:
-        for method, colour in BEHIND.items():
-            runs = list(comparison["runs"][method].values())
-            values_RS = np.array([run["accuracy_temperature_1"] for run in runs])
-            name = METHODS[method] + (", the default" if method == "distilled" else "")
-            label = f"{name}: {len(runs)} kept runs, held out"
-            draw_mean(top, comparison["steps"], values_RS, colour, label, linestyle="--", linewidth=1.6)
+    for method, colour in COLORS.items() if stored else ():
+        # The points that all runs have are the evaluations; the others are interpolated.
+        curves = [run["curve"] for run in stored[method]]
+        steps = sorted(set.intersection(*(set(curve["steps"]) for curve in curves)))
+        values_RS = np.array([np.interp(steps, curve["steps"], curve["accuracy"]) for curve in curves])
+        name = LABELS[method] + (", the default" if method == "distilled" else "")
+        label = f"{name}: {len(curves)} stored runs, held out"
+        draw_mean(top, steps, values_RS, colour, label, linestyle="--", linewidth=1.6)
     if (key := validation_key(metrics)) is not None:
         validation = series(metrics, key)
         top.plot(*validation, color=GREY, marker=".", linewidth=1.2, label="validation problems, during training")

@@ -15,15 +15,23 @@ from tqdm import tqdm
 from prime_ext.config.variant import variant_line
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from recipes.quickstart.evaluate import load_model, load_problems, respond
-from recipes.quickstart.learning_curve import METHODS, plot_learning_curve
+from recipes.quickstart.learning_curve import LABELS, StoredRuns, plot_learning_curve, read_stored_runs
 from recipes.quickstart.process_scores import ScoredResponse, score_response, step_statistics
 from recipes.quickstart.transcripts import render
-from recipes.run_statistics import paired_standard_error, read_seconds, read_settings, run_folder, run_metrics, versions
+from recipes.run_statistics import (
+    paired_standard_error,
+    read_seconds,
+    read_settings,
+    run_folder,
+    run_metrics,
+    versions,
+    write_mean,
+)
 
 STATISTICS_PROBLEMS = 500
-# Runs of this and other methods that are kept, and the settings of the task that they share.
-COMPARISON = Path(__file__).parents[1] / "compare_variants" / "comparison.json"
+# Settings of the task that the stored runs of the study `comparison` share.
 OF_THE_TASK = {"MEAN_ERROR": "0.25", "SFT_STEPS": "1000", "PROMPTS": "16", "ROLLOUTS": "4"}
+COMPARED = "Does it help, and what does it cost? Stored runs on this task (study `comparison`, temperature 1):"
 SHOWN_TRAINED, SHOWN_WARM_START = 40, 12
 
 
@@ -73,8 +81,8 @@ def report(run_dir: Path) -> dict:
     write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
     same_task = all(settings.get(name, value) == value for name, value in OF_THE_TASK.items())
-    comparison = read_json(COMPARISON) if same_task else None
-    plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, comparison)
+    stored = read_stored_runs() if same_task else {}
+    plot_learning_curve(run_dir / "learning_curve.png", metrics, before, after, stored)
 
     scored = score_policies(run_dir, beta=beta, seed=seed)
     statistics = {name: step_statistics(responses) for name, responses in scored.items()}
@@ -97,24 +105,19 @@ def report(run_dir: Path) -> dict:
         "settings": settings,
         "versions": versions(),
         "process_rewards": statistics,
-        "kept_runs": comparison["aggregate"] if comparison else None,
+        "stored_runs": [compare_method(name, stored) for name in stored],
     }
     # Written last: whoever finds it finds the rest.
     write_json(run_dir / "summary.json", summary)
     return summary
 
 
-def comparison_lines(aggregate: dict[str, dict]) -> list[str]:
-    """What other methods reach on this task and what a step of them costs, from the kept runs."""
-    lines = ["Does it help, and what does it cost? Kept runs on this task (recipes/compare_variants, temperature 1):"]
-    for method, label in METHODS.items():
-        final, seconds = aggregate[method]["final_accuracy_temperature_1"], aggregate[method]["seconds_per_step"]
-        cost = seconds["mean"] / aggregate["rloo"]["seconds_per_step"]["mean"]
-        lines.append(
-            f"  {label:<20}{100 * final['mean']:5.1f} ± {100 * (final['standard_error'] or 0):.1f} % "
-            f"({final['n']} seeds), {cost:.2f} times RLOO's seconds a step"
-        )
-    return lines
+def compare_method(name: str, stored: StoredRuns) -> str:
+    """Say what a stored method reaches on this task, and what a step of it costs."""
+    ends, baseline = ([run["end"] for run in stored[method]] for method in (name, "rloo"))
+    accuracy = write_mean([end["accuracy"] for end in ends], 100, 1)
+    cost = sum(end["seconds_per_step"] for end in ends) / sum(end["seconds_per_step"] for end in baseline)
+    return f"{LABELS[name]:<20} {accuracy} % ({len(ends)} seeds), {cost:.2f} times RLOO's seconds a step"
 
 
 def gained(name: str, of: dict) -> str:
@@ -155,7 +158,8 @@ def text(run_dir: Path, summary: dict) -> str:
         "The process reward of a step's result ranks right above wrong steps with probability (0.5 is chance):",
         f"  {auc('trained policy')} on the trained policy's responses, {auc('warm-started policy')} on the warm "
         "start's. No step label was ever shown to the PRM.",
-        *(comparison_lines(summary["kept_runs"]) if summary["kept_runs"] else ()),
+        *([COMPARED] if summary["stored_runs"] else []),
+        *(f"  {line}" for line in summary["stored_runs"]),
         "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
         f"Everything is in {run_dir}:",
         *(f"  {name:<20}{meaning}" for name, meaning in files.items()),

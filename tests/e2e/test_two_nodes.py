@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -40,51 +41,53 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def cluster_command(folder, node, *words, **knobs):
-    """One call of the launcher on one of the nodes; what it printed."""
-    environment = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "OMP_NUM_THREADS": "1",
-        "TQ_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "STATE_DIR": str(folder / f"state{node}"),
-        "NODE_IP": NODES[node],
-        "NUM_CPUS": CPUS,
-        "NUM_GPUS": "1",
-        **TOKEN,
-        **knobs,
-    }
-    # Ray may be running here for others.
-    environment.pop("RAY_ADDRESS", None)
-    command = ["bash", str(RECIPES / "multi_node" / "ray_cluster.sh"), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-    return done.stdout
+def environment(**more):
+    """Variables of all processes; without the address of a Ray that may be running here for others."""
+    known = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    own = {"PYTHON": sys.executable, "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1", "TQ_NUM_THREADS": "1"}
+    return known | own | {"RAY_USAGE_STATS_ENABLED": "0"} | TOKEN | more
+
+
+def start_node(log, node, *words):
+    """Start Ray with an address of its own and wait until it runs."""
+    command = [Path(sys.executable).with_name("ray"), "start", "--block", f"--node-ip-address={NODES[node]}"]
+    command += [f"--num-cpus={CPUS}", "--num-gpus=1", *words]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
+    end = time.monotonic() + 600
+    while "ray runtime started" not in log.read_text().lower():
+        assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
+        time.sleep(0.2)
+    return process
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Folder of the launcher's state, and address of the head."""
-    folder = tmp_path_factory.mktemp("cluster")
+    """Address of the head of two nodes."""
+    folder, address = tmp_path_factory.mktemp("cluster"), f"{NODES[0]}:{free_port()}"
     # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from joining.
     ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    head = ["--head", f"--port={address.split(':')[1]}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
+    processes = []
     try:
-        address = cluster_command(folder, 0, "head", PORT=str(free_port()), RAY_TEMP_DIR=ray_folder).strip()
-        cluster_command(folder, 1, "worker", address)
-        yield folder, address
+        processes.append(start_node(folder / "head.txt", 0, *head))
+        processes.append(start_node(folder / "worker.txt", 1, f"--address={address}"))
+        yield address
     finally:
-        for node in (1, 0):
-            if (folder / f"state{node}" / "pid").exists():
-                cluster_command(folder, node, "stop")
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(60)
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def run_recipe(cluster, folder, steps):
+def run_recipe(address, folder, steps):
     """What the shrunk recipe printed."""
-    recipe = str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")
-    knobs = {"NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": str(steps), "OUTPUT_DIR": str(folder)}
-    return cluster_command(cluster[0], 0, "run", recipe, **knobs)
+    knobs = {"RAY_ADDRESS": address, "NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": str(steps)}
+    command = ["bash", str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")]
+    variables = environment(**knobs, OUTPUT_DIR=str(folder))
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,7 @@ def test_all_steps_are_made_and_the_conditions_of_the_recipe_hold(run):
 
 
 def test_the_ranks_are_on_two_nodes(run, cluster):
-    command = [sys.executable, "-c", WHERE, cluster[1]]
+    command = [sys.executable, "-c", WHERE, cluster]
     done = subprocess.run(command, env={**os.environ, **TOKEN}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     nodes = [node for name, node in json.loads(done.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]

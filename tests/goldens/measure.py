@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from recipes.study_runs import read_runs
-
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("goldens.json")
 RECIPES = {
@@ -69,10 +67,13 @@ def plans() -> dict[str, list[str]]:
 
 def learning(folder: Path) -> dict[str, Any]:
     """The curves of short runs in the laboratory."""
-    python("recipes.lab_study.run", "compact", *METHODS, "--seeds", 0, "--rollouts", 320, "--output", folder / "lab")
-    found = read_runs(next((folder / "lab").rglob("runs.jsonl")).parent)
+    curves = {}
+    for method in METHODS:
+        python("recipes.lab.run", "compact", method, "--seed", 0, "--rollouts", 320, "--output", folder)
+        path = folder / "compact" / f"{method}_seed0.json"
+        curves[path.stem] = json.loads(path.read_text())["curve"]
     kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
-    return {name: [{key: point[key] for key in kept} for point in run["curve"]] for name, run in found.items()}
+    return {name: [{key: point[key] for key in kept} for point in curve] for name, curve in curves.items()}
 
 
 def measure() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 
 from prime_ext.tasks import last_digit_chain as last_digit
 from recipes.lab.compact_chain import CompactChain
-from recipes.lab_study.tasks import TASKS
+from recipes.lab.tasks import TASKS
 from recipes.quickstart.tokenizer import VOCABULARY
 
 COMPACT = [name for name, task in TASKS.items() if isinstance(task, CompactChain)]
@@ -71,20 +71,6 @@ def test_an_answer_without_its_end_is_wrong():
     assert task.verify(problems, early_BT).max() == 0
     # Steps that were never written have no label.
     assert task.step_labels(problems, early_BT)[1].sum(1).tolist() == [1] * 50
-
-
-@pytest.mark.parametrize("name", ["variable", "quickstart"])
-def test_a_hint_is_the_answer_in_place_of_the_question_mark(name):
-    task = TASKS[name]
-    problems = task.draw(50, generator())
-    prompt_BP, hinted_BP = task.prompts(problems), task.prompts(problems, hinted=True)
-    assert torch.equal(prompt_BP[:, :-1], hinted_BP[:, :-1]) and (prompt_BP[:, -1] != hinted_BP[:, -1]).all()
-    if name == "variable":
-        right_BT = task.demonstrate(problems, 0.0, generator())
-        answers = [int(row[row != task.pad][-2]) for row in right_BT]
-    else:
-        answers = [VOCABULARY.index(str(problem.answer)) for problem in problems]
-    assert hinted_BP[:, -1].tolist() == answers
 
 
 def encoded(texts: list[str], limit: int) -> torch.Tensor:

@@ -58,16 +58,6 @@ def test_two_steps_of_every_method(task, start, start_weights, method):
         assert (lab.prm.bias != 0) == learns
 
 
-def test_the_policy_is_its_own_teacher_with_the_answer_in_the_prompt(task, start):
-    """Without that it has nothing to say: the same weights at the same prompt have the same log-probabilities."""
-    for hint in (True, False):
-        lab = Lab(task, settings_of(METHODS["self_distillation"], SMALL, {"prm.hint": hint}), 0, start)
-        batch = lab.sample_and_judge(6)
-        _, scores = learn_and_score(lab, batch)
-        assert (scores.log_ratio_BT.abs().max() > 1e-3) == hint
-    assert batch.hinted_BP is None
-
-
 @pytest.mark.parametrize("method", ["distilled_e4", "guarded"])
 def test_a_seed_gives_the_same_bits_again(task, start, method):
     first, second, other = (trained(task, start, method, seed=seed) for seed in (3, 3, 4))
@@ -199,7 +189,6 @@ def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence()
         ({"prm.bias": "maybe"}, "prm.bias='maybe'"),
         ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "prm.trainable_layers=0"),
         ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed"),
-        ({"prm.hint": True}, "prm.update_mode=none"),
     ],
 )
 def test_bad_settings_are_one_line(values, message):
@@ -209,15 +198,12 @@ def test_bad_settings_are_one_line(values, message):
 
 
 def test_the_words_that_may_be_chosen_exist():
-    assert set(CHOICES["prime.process.normalization"]) == set(NORMALIZATIONS)
-    allowed = {name for name, estimator in ESTIMATORS.items() if not estimator.needs}
-    assert set(CHOICES["prime.outcome.estimator"]) == allowed
+    assert set(CHOICES["prime.process.normalization"]) <= set(NORMALIZATIONS)
+    assert set(CHOICES["prime.outcome.estimator"]) <= set(ESTIMATORS)
     words = {key for key, value in DEFAULTS.items() if isinstance(value, str)}
     assert words - {"prm.start"} == set(CHOICES) and {*LEAST, *SHARES} <= set(DEFAULTS)
 
 
 def test_neither_verl_nor_ray_is_imported():
-    code = (
-        "import sys, recipes.lab_study.run, recipes.lab_study.report; print(sorted({'verl', 'ray'} & set(sys.modules)))"
-    )
+    code = "import sys, recipes.studies.run; print(sorted({'verl', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -17,7 +17,7 @@ from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, respond, table
-from recipes.quickstart.learning_curve import METHODS
+from recipes.quickstart.learning_curve import LABELS
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, ScoredToken, score_response, step_statistics
 from recipes.quickstart.report import report, text
@@ -235,10 +235,10 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
     assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 40 + 12
     said = text(run_dir, summary)
-    assert "gain" in said and all(f"  {label}" in said for label in METHODS.values())
+    assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
     assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in said
-    # Kept runs are those of the task as it is.
+    # Stored runs are those of the task as it is.
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
-    assert report(run_dir)["kept_runs"] is None
+    assert report(run_dir)["stored_runs"] == []
     rows = table(read_json(run_dir / "evaluation_before.json")).splitlines()
     assert [row.split()[0] for row in rows[1:]] == ["temperature", "greedy"]

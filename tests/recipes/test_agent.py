@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from prime_ext.config.compose import compose_config
-from prime_ext.preflight.check import check_config
 from recipes.agent import task
-from recipes.agent.play import OVERRIDES, Episode, play, summarise
+from recipes.agent.play import Episode, play, summarise
 from recipes.agent.report import Turn, failed_calls, render, score, turn_statistics
 from recipes.agent.sft import example
-from recipes.agent.study import STUDIES, overrides_of, report
 from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, MAX_LENGTH, build_tokenizer
 from recipes.quickstart.evaluate import HeldOutProblem
 from recipes.quickstart.model import build_model
@@ -144,26 +141,3 @@ def test_the_share_of_failed_calls_of_a_step():
     metrics = {step: {f"agent/calculator/{name}": float(step) for name in names} for step in (1, 2)}
     steps, share = failed_calls(metrics)
     assert steps.tolist() == [1, 2] and np.allclose(share, 0.75)
-
-
-def test_the_study_pairs_by_seed_and_says_who_did_not_arrive():
-    study = STUDIES["outcome"]
-
-    def run(accuracies):
-        every = range(0, study["steps"] + 1, study["steps"] // (len(accuracies) - 1))
-        point = {"calls_per_episode": 2.0, "failed_calls": 0.1}
-        curve = {str(step): {"accuracy": value, **point} for step, value in zip(every, accuracies, strict=True)}
-        return {"curve": curve, "seconds_per_step_median": 2.0}
-
-    runs = {"rloo": {0: run([0.2, 0.4, 0.6]), 1: run([0.2, 0.4, 0.45])}, "turn": {0: run([0.2, 0.6, 0.8])}}
-    found, table = report(study, runs)
-    assert found["rloo"]["steps_to"]["0.5"] == {0: pytest.approx(study["steps"] * 0.75), 1: None}
-    assert found["turn"]["accuracy_minus_baseline"]["mean"] == pytest.approx(0.2)
-    assert found["turn"]["calls_per_episode_minus_baseline"]["mean"] == 0
-    assert "(1 of 2)" in table and "never" in table and "implicit PRM, by turn" in table
-
-
-@pytest.mark.parametrize("method", [(name, method) for name, study in STUDIES.items() for method in study["methods"]])
-def test_every_method_of_a_study_is_a_legal_configuration(method):
-    study, words = STUDIES[method[0]], OVERRIDES.read_text().split()
-    assert check_config(compose_config("prime_trainer_cpu", [*words, *overrides_of(study, method[1])])) == []

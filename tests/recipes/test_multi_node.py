@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers for several nodes: what they start, in which order, and what they leave behind when something fails."""
+"""The SLURM launcher: what it starts, in which order, and what it leaves behind when something fails."""
 
 import os
 import signal
@@ -14,7 +14,6 @@ from prime_ext.plan.model_shape import PlanError
 from prime_ext.plan.plan import Known
 from prime_ext.plan.rl import read_rl
 from prime_ext.preflight.check import check_config
-from recipes.multi_node.wait_for_nodes import wait
 
 # Stand-ins that write down what they are called with. `ray start --block` runs until it is told to end.
 LOG = '#!/usr/bin/env bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
@@ -24,12 +23,12 @@ echo "$(basename "$0") $*" >> "$CALLS"
 echo "Ray runtime started."
 while :; do sleep 0.05; done
 """
-# As wait_for_nodes does, it waits for as many as its last word says, whether it gives up then or not.
+# Like wait_for_nodes, it waits for the number of nodes in its fourth word, whether it gives up then or not.
 WAIT_FOR_NODES = """
 if [[ -n "${SLURM_JOB_ID:-}" ]]; then
-    until (($(grep -c "^srun" "$CALLS") >= ${*: -1})); do sleep 0.05; done
+    until (($(grep -c "^srun" "$CALLS") >= $4)); do sleep 0.05; done
 fi
-[[ "$*" != *"$NO_NODES" ]]
+[[ "$4" != "$NO_NODES" ]]
 """
 STAND_INS = {
     "srun": BLOCK,
@@ -49,7 +48,7 @@ class Machine:
         self.folder, self.calls_file = folder, folder / "calls"
         for name, text in STAND_INS.items():
             self.write(name, text)
-        own = {"CALLS": self.calls_file, "PYTHON": folder / "python", "STATE_DIR": folder / "state"}
+        own = {"CALLS": self.calls_file, "PYTHON": folder / "python"}
         own |= {"PATH": f"{folder}:{os.environ['PATH']}", "NO_NODES": "never", "SLURM_SUBMIT_DIR": RECIPES.parent}
         known = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "NNODES", "N_GPUS")}
         self.environment = known | {name: str(value) for name, value in own.items()}
@@ -77,10 +76,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-    machine = Machine(tmp_path)
-    yield machine
-    if (tmp_path / "state" / "pid").exists():
-        machine.run("ray_cluster.sh", "stop")
+    return Machine(tmp_path)
 
 
 def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
@@ -91,7 +87,7 @@ def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
     ray, address = machine.folder / "ray", "10.0.0.7:20041"
     start = "start --head --node-ip-address=10.0.0.7 --port=20041 --include-dashboard=false"
     workers = {f"{step} --nodelist={node} {ray} start --address={address} {end}" for node in ("n1", "n2")}
-    first, third = (f"python -m recipes.multi_node.wait_for_nodes {address} --seconds 600 {n}" for n in (1, 3))
+    first, third = (f"python -m recipes.multi_node.wait_for_nodes {address} {n} 600" for n in (1, 3))
     calls = machine.calls()
     assert calls[0] == "scontrol show hostnames n[0-2]"
     # The head and the wait for it start together.
@@ -101,7 +97,7 @@ def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
     assert [call.split()[0] for call in calls[8:]] == ["ended"] * 3
 
 
-@pytest.mark.parametrize(("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": " 3"}, 1, False)])
+@pytest.mark.parametrize(("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": "3"}, 1, False)])
 def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ray(machine, knobs, status, runs):
     recipe = machine.write("recipe", RECIPE + "exit 7\n")
     assert machine.run("slurm.sbatch.sh", recipe, **JOB, **knobs)[0] == status
@@ -132,40 +128,6 @@ def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(machine
     after = calls[calls.index("told") + 1 :]
     assert process.returncode == status and [call.split()[0] for call in after[:3]] == ["ended"] * 3
     assert after[3:] == again
-
-
-# ---- without a scheduler; test_two_nodes.py in tests/e2e has a whole run ----
-
-
-def test_what_ray_says_when_it_does_not_start_is_shown(machine):
-    machine.write("ray", "#!/usr/bin/env bash\necho 'port 6379 is in use'\nexit 1\n")
-    status, errors = machine.run("ray_cluster.sh", "worker", "10.0.0.7:6379")
-    assert status == 2 and "port 6379 is in use" in errors and "ray start failed" in errors
-
-
-@pytest.mark.parametrize(
-    ("words", "knobs", "hint"),
-    [
-        (["worker", "10.0.0.7"], {}, "HOST:PORT"),
-        (["run", "recipe.sh"], {}, "NNODES="),
-        (["run", "recipe.sh"], {"NNODES": "2"}, "no head was started from here"),
-        (["stop"], {}, "no node was started from here"),
-        (["restart"], {}, "restart"),
-    ],
-)
-def test_mistakes_are_one_line(machine, words, knobs, hint):
-    status, errors = machine.run("ray_cluster.sh", *words, **knobs)
-    assert status == 2 and hint in errors and len(errors.splitlines()) == 1 and machine.calls() == []
-
-
-def test_waiting_ends_when_the_nodes_are_there_or_the_time_is_over():
-    node, dead = ({"NodeManagerAddress": f"10.0.0.{n}", "Alive": n == 1} for n in (1, 2))
-    answers = iter([[node], [node, dead], [node, node]])
-    assert len(wait(lambda: next(answers), 2, seconds=60)) == 2
-    assert wait(lambda: [node, dead], 2, seconds=0) == ["10.0.0.1"]
-
-
-# ---- Megatron ----
 
 
 def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):

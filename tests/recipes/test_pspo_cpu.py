@@ -5,6 +5,7 @@ import json
 import math
 import random
 import subprocess
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -32,8 +33,8 @@ from recipes.pspo_wrs.task import (
 )
 from recipes.quickstart.model import build_model
 from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer
-from recipes.study_runs import ROOT
 
+ROOT = Path(__file__).parents[2]
 PROMPT = "8+2-1+2?"
 U, S, W = USEFUL, SUPERFLUOUS, WRONG
 

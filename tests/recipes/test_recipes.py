@@ -24,15 +24,16 @@ from prime_ext.preflight.sft import check_sft
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
-from recipes.ablations import run as ablations
-from recipes.ablations.suites import SUITES
 from recipes.prime import code_rows
-from recipes.pspo_wrs import length_study
+from recipes.pspo_wrs.data import LABELLERS
 from recipes.pspo_wrs.prepare import STEP_RM_SETTINGS
-from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH
+from recipes.studies.report import read_study
+from recipes.studies.through_verl import VERL_TASKS
 
 PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for name in ("prime", "pspo_wrs")}
 ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
+STUDIES = ("choices", "guards", "comparison", "length", "agent", "agent_stopping", "through_verl")
+VERL_RUNS = [(name, method) for name in STUDIES for method in read_study(name)["methods"]]
 PPO, SFT = "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "prime/run_eurus2-7b_sft_fsdp.sh"
 # Words and knobs of a dry run, where it has some.
 PLANNED = {f"{path.parent.name}/{path.name}": ([], {}) for path in RECIPES.glob("[adp]*/run_*.sh")} | {
@@ -137,33 +138,19 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
     assert config.trainer.val_before_train is False
 
 
-@pytest.mark.parametrize(("suite", "variant"), [(suite, name) for suite in SUITES for name in SUITES[suite].variants])
-def test_every_variant_of_the_ablations_would_start(tmp_path, suite, variant):
-    suite = SUITES[suite]
-    assert suite.baseline in suite.variants and suite.steps % suite.every == 0
-    # As if the PRM that is trained beforehand were there.
-    (tmp_path / "offline_prm" / "hf").mkdir(parents=True)
-    (tmp_path / "offline_prm" / "hf" / "config.json").touch()
-    words, knobs = ablations.training(suite, variant, 3, tmp_path, tmp_path / "run")
-    config = composed(calls_of(tmp_path, *words, **knobs)[0])
+@pytest.mark.parametrize(("name", "method"), VERL_RUNS)
+def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
+    study = read_study(name)
+    models = {model: str(tmp_path / model) for model in study.get("models", {})}
+    for labeller in LABELLERS:
+        (tmp_path / f"step_rm_{labeller}").mkdir()
+        (tmp_path / f"step_rm_{labeller}" / "model").symlink_to(step_rm)
+    task = VERL_TASKS[study["through_verl"]](study, tmp_path, models)
+    words = [word.format(**models) for word in study["methods"][method][0]]
+    command, knobs = task.command(words, 3, tmp_path / "run")
+    config = composed(calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0])
     assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
-    assert config.trainer.total_training_steps == suite.steps and config.trainer.save_freq == suite.every
-    assert config.trainer.max_actor_ckpt_to_keep is None
-
-
-@pytest.mark.parametrize(
-    ("shape", "first_weight", "power"), [("none", 1, 1), ("weibull", 1, 1), ("gaussian", 0.2, 1), ("released", 1, 2)]
-)
-def test_every_shape_of_the_length_study_would_start(tmp_path, step_rm, shape, first_weight, power):
-    (tmp_path / "step_rm_lenient").mkdir()
-    (tmp_path / "step_rm_lenient" / "model").symlink_to(step_rm)
-    words, knobs = length_study.training("lenient", shape, 3, tmp_path, tmp_path / "run")
-    config = composed(calls_of(tmp_path, *words, **knobs)[0])
-    accumulation = config.pspo.accumulation
-    assert config.pspo.shaping.name == shape
-    assert (accumulation.mode, accumulation.first_weight, accumulation.power) == ("geometric", first_weight, power)
-    assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
-    assert config.pspo.steps.pattern == r"(?<=;)\d" and config.data.max_response_length == MAX_RESPONSE_LENGTH
+    assert config.trainer.total_training_steps == study["steps"] and config.trainer.max_actor_ckpt_to_keep is None
 
 
 def test_the_settings_of_the_small_step_reward_model_work():
@@ -213,7 +200,6 @@ def test_gsm8k_fits_the_gpu_that_its_profile_is_for(profile, memory, fits, tmp_p
         (PPO, list("abc"), {}, "give 4 arguments"),
         ("pspo_wrs/run_bert-large_step-rm_ddp.sh", list("ab"), {"EFFECTIVE_BATCH": "100"}, "EFFECTIVE_BATCH=100"),
         ("eval_eurus2.sh", ["m"], {"DECODING": "beams"}, "DECODING"),
-        ("compare_variants_cpu.sh", [], {"METHODS": "rlo"}, "rlo is not a variant of methods"),
     ],
 )
 def test_mistakes_are_one_line_and_nothing_is_trained(tmp_path, script, words, knobs, hint):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +20,8 @@ from prime_ext.config.settings import PrimeSettings
 from prime_ext.verifiers.sources import make_task_verifier, source_of
 from prime_ext.verl_compat import SUPPORTED_VERL
 from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
-from recipes.study_runs import ROOT
 
+ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "tests" / "data" / "fixtures" / "gsm8k"
 # Runs the commands of data_preprocessing, and prints what would train.
 PYTHON = f"""#!/usr/bin/env bash

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of many runs: finished runs are not repeated, kept results give the kept tables, statistics are right."""
+"""Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+import yaml
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.run.metrics_file import put_aside
-from prime_ext.utils.files import read_json, write_json, write_json_lines
-from recipes.ablations import report
-from recipes.ablations.suites import SUITES, Suite, Variant
-from recipes.compare_variants import compare
-from recipes.fault_tests import __main__ as fault_tests
-from recipes.lab_study import report as lab_report
-from recipes.pspo_wrs import length_report
-from recipes.quickstart.learning_curve import METHODS
+from prime_ext.utils.files import read_json, write_json
+from recipes.lab import run as laboratory
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     crossing,
@@ -24,9 +21,13 @@ from recipes.run_statistics import (
     read_seconds,
     run_metrics,
 )
-from recipes.study_runs import ROOT, keep_run, read_runs, run_missing
+from recipes.studies import report, through_verl
+from recipes.studies.report import Arrival, Method, paired_ratio, plot_curves, read_results, read_study, write_table
+from recipes.studies.run import main, run_study
 
-RECIPES = ROOT / "recipes"
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted(path.stem for path in report.FOLDER.glob("*.yaml"))
+PAGES = [*(ROOT / "docs" / "explanation" / "results").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
 
 
 def test_statistics():
@@ -54,139 +55,202 @@ def test_files_of_a_run_that_was_interrupted(tmp_path):
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
 
-def test_finished_runs_are_not_run_again_and_a_failed_one_does_not_stop_the_others(tmp_path, capsys):
-    results, said = tmp_path / "results", []
-    keep_run(results, "a", {"of": "before"})
-    # That this one is trained, but not measured, is known by its checkpoint.
-    trained = tmp_path / "runs" / "d" / "checkpoints" / "global_step_2"
-    write_json(trained / "prime_ext_complete.json", {"files": {}})
-
-    def training(name, run):
-        said.append(name)
-        # A recipe that takes no arguments, and a script that does nothing.
-        return (["make_environment.sh", "x"] if name in "bd" else ["python.sh"]), {"STEPS": "2", "PROJECT_ROOT": "."}
-
-    with pytest.raises(SystemExit, match="(?s)1 runs failed.*b: .*takes no arguments"):
-        run_missing("abcd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: {"of": name})
-    assert said == ["prepare", "b", "c", "d"] and not trained.exists()
-    assert read_runs(results) == {"a": {"of": "before"}, "c": {"of": "c"}, "d": {"of": "d"}}
-    run_missing("acd", tmp_path, results, lambda: said.append("prepare"), training, lambda name, run: {})
-    assert said[4:] == [] and "nothing left to run" in capsys.readouterr().out
-
-
-# ---- kept results ----
+@pytest.mark.parametrize(
+    ("baseline_arrives", "method_arrives", "bound", "n"),
+    [
+        ((True, False), (True, True), ">", 2),
+        ((True, True), (False, True), "<", 2),
+        ((True, False), (False, True), "?", 2),
+        ((True, False), (True, False), "", 1),
+    ],
+)
+def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_arrives, bound, n):
+    baseline = {seed: Arrival(200.0, arrives) for seed, arrives in enumerate(baseline_arrives)}
+    method = {seed: Arrival(100.0, arrives) for seed, arrives in enumerate(method_arrives)}
+    ratio = paired_ratio(baseline, method)
+    assert (ratio.bound, ratio.n, ratio.ahead) == (bound, n, n)
+    # The geometric mean of pairs that are all 2.
+    assert ratio.mean == pytest.approx(2.0) and ratio.log_error == (0.0 if n == 2 else None)
+    assert paired_ratio({0: Arrival(1.0, False)}, {0: Arrival(1.0, False)}) is None
 
 
-def ablations(name):
-    return report.table(SUITES[name], report.read_results(report.RESULTS / name, SUITES[name]))
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_page_shows_the_table_of_the_stored_results(name):
+    study = read_study(name)
+    results = read_results(study)
+    assert list(results) == list(study["methods"])
+    table = write_table(study, results)
+    assert any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES), table
 
 
-def length_study():
-    found = length_report.read_results(length_report.RESULTS)
-    assert "cannot be judged" in length_report.prediction({})
-    return f"{length_report.table(found)}\n{length_report.prediction(found)}\n"
+def test_stored_results_are_small_and_name_no_machine():
+    texts = [path.read_text() for path in (report.FOLDER / "results").iterdir()]
+    assert sum(map(len, texts)) < 1_000_000 and not any("/home/" in text or "/work/" in text for text in texts)
 
 
-def laboratory(name):
-    folder = RECIPES / "lab" / "results" / name
-    kept, runs = read_json(folder / "report.json"), lab_report.read_runs(folder)
-    accuracies = [float(accuracy) for accuracy in next(iter(kept["methods"].values()))["rollouts"]]
-    summary = lab_report.summarize(runs, kept["baseline"], accuracies)
-    assert json.loads(json.dumps(summary)) == kept["methods"]
-    return lab_report.tables(summary, kept["baseline"], accuracies)
+def run_of(accuracies, **end):
+    steps = list(range(0, 10 * len(accuracies), 10))
+    return {"curve": {"steps": steps, "accuracy": accuracies}, "end": {"accuracy": accuracies[-1], **end}}
 
 
-TABLES = {
-    "ablations/results/choices.md": lambda: ablations("choices"),
-    "ablations/results/long_chains.md": lambda: ablations("long_chains"),
-    "pspo_wrs/results/length_study.md": length_study,
-    "compare_variants/comparison.md": lambda: compare.table(read_json(RECIPES / "compare_variants/comparison.json")),
-    **{f"lab/results/{name}/report.md": lambda name=name: laboratory(name) for name in ("compact", "quickstart")},
+def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive(tmp_path):
+    ends = {"right (%)": ["accuracy", 100, 1], "seconds": ["seconds", 1, 2]}
+    table = {"end": ends, "difference": "accuracy", "arrivals": ["steps"], "accuracies": [0.5], "digits": 1}
+    study = {"methods": dict.fromkeys("abc"), "labels": {"a": "first"}, "table": table}
+    runs = {
+        "a": {0: run_of([0.2, 0.4], seconds=1.0), 1: run_of([0.2, 0.6], seconds=3.0)},
+        "b": {0: run_of([0.2, 0.5], seconds=1.0), 1: run_of([0.2, 0.7], seconds=1.0)},
+        "c": {7: run_of([0.2, 0.4], seconds=None)},
+    }
+    results = {name: Method(["x=1", "start={b}"], of_method) for name, of_method in runs.items()}
+    _, _, first, second, third = write_table(study, results).splitlines()
+    assert first == "| first | 2 | 50.0 ± 10.0 | 2.00 ± 1.00 | - | 7.5 (1 of 2 runs) |"
+    # The difference is 10 points in every pair, so that it has no error, although both vary.
+    assert second == "| `b`, x=1 | 2 | 60.0 ± 10.0 | 1.00 ± 0.00 | 10.0 ± 0.0 | 8.0 ± 2.0 |"
+    assert third == "| `c`, x=1 | 1 | 40.0 | - | - | never |"
+    with pytest.raises(SystemExit, match="baseline d has no runs; there are: a, b, c"):
+        write_table(study, results, "d")
+    plot_curves(results, "steps", tmp_path / "curves.png")
+    assert 5_000 < (tmp_path / "curves.png").stat().st_size < 150_000
+
+
+# ---- runs ----
+
+STUDY = {
+    "task": "tiny",
+    "rollouts": 40,
+    "tuning_seeds": [0],
+    "seeds": [1, 2],
+    "more_seeds": {"rloo": [3]},
+    "models": {"trained": {"task": "tiny", "method": "rloo", "words": [], "seed": 9, "rollouts": 0}},
+    "methods": {
+        "rloo": [["rollout.prompts=5"], ["rollout.prompts=4", "actor.lr=1e-3"]],
+        "taught": [["teacher", "rollout.prompts=5", "prm.start={trained}"]],
+    },
+    "table": {"ratios": ["rollouts"], "accuracies": [0.9], "means": ["gate"]},
 }
 
 
-@pytest.mark.parametrize("page", TABLES)
-def test_the_kept_tables_are_those_of_the_kept_runs(page):
-    assert TABLES[page]() == (RECIPES / page).read_text()
+@pytest.fixture
+def tiny_task(monkeypatch):
+    """The laboratory's runs without training: a run with the rate 1e-3 is better, and its curve names its seed."""
+    trained = []
+
+    def run(task, method, changes, seed, rollouts, output, keep_policy=False):
+        trained.append((method, *changes, seed))
+        last = 0.5 + 0.1 * ("actor.lr=1e-3" in changes) + 0.01 * seed
+        curve = [{"rollouts": 0, "accuracy": 0.2}, {"rollouts": rollouts, "accuracy": last}]
+        about = dict.fromkeys(("seconds", "pair_accuracy", "gate", "step_auc"))
+        return {"method": laboratory.label_run(method, changes), "curve": [point | about for point in curve]}
+
+    monkeypatch.setattr(laboratory, "run", run)
+    return trained
 
 
-def test_the_page_on_faults_has_the_table_of_the_kept_results():
-    results = RECIPES / "fault_tests" / "results.json"
-    assert fault_tests.table(read_json(results)) in (ROOT / "docs" / "how_to" / "fault_tests.md").read_text()
-    assert "/tmp/" not in results.read_text() and str(ROOT) not in results.read_text()
-
-
-# ---- results that were not kept ----
-
-
-def result(accuracies, **metrics):
-    curve = {
-        step: {how: {"accuracy": value} for how in ("temperature_1", "greedy")} | {"n_problems": 100}
-        for step, value in accuracies.items()
+def test_the_best_candidate_runs_on_the_fresh_seeds(tiny_task, tmp_path):
+    results = run_study({"name": "tiny", **STUDY}, tmp_path)["methods"]
+    assert results["rloo"]["words"] == ["rollout.prompts=4", "actor.lr=1e-3"]
+    assert results["rloo"]["tuning"] == {"rollout.prompts=5": 0.35, "rollout.prompts=4,actor.lr=1e-3": 0.4}
+    assert {name: list(method["runs"]) for name, method in results.items()} == {
+        "rloo": list("123"),
+        "taught": list("12"),
     }
-    return {"curve": curve, "metrics": metrics}
+    assert results["rloo"]["runs"]["2"] == {"curve": {"rollouts": [0, 40], "accuracy": [0.2, 0.62]}}
+    start = f"prm.start={tmp_path}/models/tiny/rloo_seed9"
+    assert tiny_task[0] == ("rloo", 9) and ("teacher", "rollout.prompts=5", start, 1) in tiny_task
+    assert results["taught"]["words"][-1] == "prm.start={trained}"
 
 
-def test_a_single_seed_and_a_variant_without_a_pair_have_no_error_and_pictures_are_drawn(tmp_path, monkeypatch):
-    small = Suite("title", "a", {"a": Variant("first"), "b": Variant("second"), "c": Variant("third")}, steps=2)
-    monkeypatch.setitem(SUITES, "small", small)
-    for seed, first, second in ((0, 0.4, 0.5), (1, 0.6, 0.7)):
-        keep_run(tmp_path / "small", f"a_seed{seed}", result({"0": 0.2, "2": first}))
-        keep_run(tmp_path / "small", f"b_seed{seed}", result({"0": 0.2, "2": second}))
-    keep_run(tmp_path / "small", "c_seed7", result({"0": 0.2, "2": 0.4}))
-    monkeypatch.setattr("sys.argv", ["report", "--results", str(tmp_path)])
-    report.main()
-    _, second, third = (tmp_path / "small.md").read_text().splitlines()[2:]
-    # The difference is 10 points in every pair, so that it has no error, although both variants vary.
-    assert second.startswith("| second | 2 | 60.0 ± 10.0 | 50.0, 70.0 | 10.0 ± 0.0 |")
-    assert third.startswith("| third | 1 | 40.0 | 40.0 | - |")
-    assert (tmp_path / "small.png").stat().st_size > 5000
+def test_a_study_of_ones_own_writes_one_small_file(tiny_task, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(STUDY))
+    words = ["run", str(tmp_path / "mine.yaml"), "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    main()
+    lines = (tmp_path / "mine.json").read_text().splitlines()
+    assert len(lines) == 1 + 5 and list(json.loads("".join(lines))["methods"]) == ["rloo", "taught"]
+    assert "| `taught`, rollout.prompts=5 | 2 | >40.0 |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*words, "--only", "rlo"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "rlo is not a method of mine" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="compakt is not a study; there are: agent"):
+        read_study("compakt")
 
 
-def test_the_comparison_pairs_the_seeds_and_leaves_out_the_time_of_saving(tmp_path):
-    for seed, (prime, rloo) in enumerate([(0.6, 0.5), (0.7, 0.5)]):
-        for method, accuracy, seconds in (("distilled", prime, 3.0), ("rloo", rloo, 2.0)):
-            if (method, seed) == ("rloo", 0):
-                with pytest.raises(FileNotFoundError, match="rloo.*has \\['distilled'\\]"):
-                    compare.summarize(tmp_path)
-            name = f"{method}_seed{seed}"
-            keep_run(tmp_path / "results" / "methods", name, result({"0": 0.2, "10": accuracy}))
-            row = {"timing_s/step": seconds + 2.0, "timing_s/save_checkpoint": 2.0, "prime/filter/examined": 20}
-            row |= {PAIR_ACCURACY: 0.75} if method == "distilled" else {}
-            (tmp_path / "methods" / "runs" / name).mkdir(parents=True)
-            lines = [{"step": step, "data": row} for step in range(1, 11)]
-            write_json_lines(tmp_path / "methods" / "runs" / name / "metrics.jsonl", lines)
-    assert METHODS.items() <= compare.METHODS.items() and set(compare.COLOURS) == set(compare.METHODS)
-    summary = compare.summarize(tmp_path)
-    assert summary["seeds"] == [0, 1] and summary["steps"] == [0, 10]
-    assert summary["final_difference_to_rloo_temperature_1"]["distilled"]["mean"] == pytest.approx(0.15)
-    assert summary["aggregate"]["distilled"]["seconds_per_step"]["mean"] == pytest.approx(3.0)
-    assert summary["aggregate"]["rloo"]["steps_to_0.6"] is None
-    # 0.2 to 0.6 and 0.2 to 0.7 over ten steps: half is reached after 7.5 and 6 of them, with 20 prompts in each.
-    assert summary["aggregate"]["distilled"]["prompts_to_0.5"]["mean"] == pytest.approx(20 * (7.5 + 6) / 2)
-    assert summary["aggregate"]["distilled"]["seconds_to_0.5"]["mean"] == pytest.approx(3 * (7.5 + 6) / 2)
-    assert summary["runs"]["distilled"]["0"]["prm_pair_accuracy_last_10_steps"] == pytest.approx(0.75)
-    compare.plot(summary, tmp_path / "comparison.png")
+class Fake(through_verl.VerlTask):
+    """A task whose script leaves metrics and checkpoints, or fails for the second seed."""
+
+    script = "x.sh"
+
+    def prepare(self):
+        (self.folder / "prepared").mkdir(parents=True, exist_ok=True)
+
+    def measure(self, policy, knobs):
+        return {"accuracy": 0.25 if policy.name == "sft" else 0.75, "knob": float(knobs["LR"])}
 
 
-def ends(*lengths, cut_off=0.0):
-    """Runs of the length study, one for each mean number of steps at the end."""
-    return {
-        seed: {"end": {"steps": {"mean": length, "long": float(length > 8)}, "cut_off": cut_off}}
-        for seed, length in enumerate(lengths)
-    }
+def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp_path, monkeypatch):
+    started = []
+
+    def train(command, knobs, run):
+        started.append((knobs["SEED"], command[-1]))
+        if knobs["SEED"] == "1":
+            raise RuntimeError("the end of its log")
+        row = {
+            "timing_s/step": 3.0,
+            "timing_s/save_checkpoint": 1.0,
+            "timing_s/testing": 9.0,
+            "prime/filter/examined": 6,
+        }
+        lines = [json.dumps({"step": step, "data": row | {PAIR_ACCURACY: step / 10}}) for step in (1, 2)]
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        (run / "hydra" / ".hydra").mkdir(parents=True)
+        config = {"data": {"train_batch_size": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}}
+        (run / "hydra" / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+        write_json(run / "checkpoints" / "global_step_2" / "prime_ext_complete.json", {"files": {}})
+
+    monkeypatch.setattr(through_verl, "run_logged", train)
+    monkeypatch.setitem(through_verl.VERL_TASKS, "fake", Fake)
+    study = {"name": "s", "through_verl": "fake", "steps": 2, "every": 1, "seeds": [0, 1, 2], "words": ["LR=1", "a=1"]}
+    study["methods"] = {"m": [["LR=2", "b=2"]]}
+    for starts in (3, 4):
+        with pytest.raises(SystemExit, match="(?s)1 runs failed.*m, seed 1: the end of its log"):
+            run_study(study, tmp_path)
+        assert len(started) == starts
+    assert started[0] == ("0", "b=2")
+    run = read_json(tmp_path / "s" / "runs" / "m_seed0" / "result.json")["run"]
+    curve = {"steps": [0, 2], "prompts": [0, 12], "rollouts": [0, 24], "seconds": [0, 4.0], "accuracy": [0.25, 0.75]}
+    assert run["curve"] == curve | {"knob": [2.0, 2.0], "pair_accuracy": [None, 0.15]}
+    assert run["end"]["seconds_per_step"] == 2.0 and run["end"]["accuracy"] == 0.75
+    assert not (tmp_path / "s" / "runs" / "m_seed0" / "checkpoints").exists()
+    study["words"] = ["LR=1", "a=2"]
+    with pytest.raises(SystemExit, match="m_seed0 is a run with other settings; choose another --output"):
+        run_study(study, tmp_path)
+
+
+# ---- single runs of the laboratory ----
 
 
 @pytest.mark.parametrize(
-    ("results", "verdict"),
+    ("arguments", "message"),
     [
-        (ends(15, 15), "runs away"),
-        (ends(15, 6), "neither"),
-        # A chain that never ends runs away however few its steps are.
-        (ends(4, cut_off=0.6), "runs away"),
-        (ends(4, 5), "near 4"),
-        (ends(4, 2), "shorter"),
+        (["compakt", "rloo"], "task='compakt'"),
+        (["compact", "rlo"], "method='rlo'"),
+        (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch"),
+        (["compact", "rloo", "paper"], "paper must be key=value"),
+        (["compact", "rloo", "--rollouts", "0"], "--rollouts=0"),
     ],
 )
-def test_every_seed_must_meet_the_verdict_on_the_length(results, verdict):
-    assert length_report.verdict(results) == verdict
+def test_bad_arguments_of_a_run_end_in_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run", *arguments, "--output", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stop:
+        laboratory.main()
+    assert str(stop.value).startswith("error: ") and message in str(stop.value) and "\n" not in str(stop.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_with_another_budget_is_not_taken_for_this_one(tmp_path):
+    write_json(tmp_path / "compact" / "rloo_seed0.json", {"task": "compact", "method": "rloo", "seed": 0, "budget": 20})
+    with pytest.raises(SettingsError, match="another budget"):
+        laboratory.run("compact", "rloo", [], 0, 40, tmp_path)

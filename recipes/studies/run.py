@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a study: tune each method on some seeds, run the best candidate on others, keep the results in one file.
+
+    python -m recipes.studies.run compact --output outputs/studies
+    python -m recipes.studies.run my_study.yaml
+    python -m recipes.studies.run comparison --only rloo distilled --results recipes/studies/results/comparison.json
+
+A study is a YAML file, by default one of ``recipes/studies``, with these keys:
+
+- ``task`` of the laboratory with a budget of ``rollouts``, or ``through_verl`` with ``steps``, ``every`` (steps between
+  evaluations), ``words`` of all runs and ``options`` of the task;
+- ``methods``: candidates by name, each a list of words. In the laboratory a word is ``key=value`` or, where the name is
+  not one, a method. Through verl it is an override or ``NAME=value``, a knob of the task's script;
+- ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several candidates: the one with
+  the highest mean accuracy over the curves is chosen;
+- ``models``: trained first in the laboratory; ``{name}`` in a word is the folder of its weights;
+- ``labels`` and ``table``: see :mod:`recipes.studies.report`.
+
+Start the same command again after an interruption: finished runs are not repeated; one through verl resumes.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# verl reads its platform when it is imported.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+
+import numpy as np
+
+from prime_ext.config.checks import SettingsError
+from prime_ext.utils.files import write_text
+from recipes.lab import run as laboratory
+from recipes.run_statistics import versions
+from recipes.studies.report import Study, read_results, read_study, seeds_of, write_table
+
+# Return a run, with its "curve" and "end", of a method, its words and a seed.
+Trainer = Callable[[str, Sequence[str], int], dict[str, Any]]
+
+
+def mean_accuracy(curve: Mapping[str, Sequence[float]]) -> float:
+    """Return the area under the curve over rollouts, divided by their number."""
+    rollouts = np.array(curve["rollouts"], dtype=float)
+    return float(np.trapezoid(curve["accuracy"], rollouts) / (rollouts[-1] - rollouts[0]))
+
+
+def train_in_laboratory(study: Study, output: Path) -> Trainer:
+    """Return the trainer of a study of the laboratory; studies of the same task share their runs."""
+
+    def train(name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
+        method = next((word for word in words if "=" not in word), name)
+        changes = [word for word in words if "=" in word]
+        points = laboratory.run(study["task"], method, changes, seed, study["rollouts"], output / "lab")["curve"]
+        names = ("rollouts", "seconds", "accuracy", "pair_accuracy", "gate", "step_auc")
+        curve = {name: [point[name] for point in points] for name in names}
+        return {"curve": {name: values for name, values in curve.items() if set(values) != {None}}}
+
+    return train
+
+
+def train_models(study: Study, output: Path) -> dict[str, str]:
+    """Train the models that a study needs in the laboratory; return their folders by name."""
+    folders = {}
+    for name, model in study.get("models", {}).items():
+        options = {"output": output / "models", "keep_policy": True}
+        run = laboratory.run(
+            model["task"], model["method"], model["words"], model["seed"], model["rollouts"], **options
+        )
+        folders[name] = str(output.resolve() / "models" / model["task"] / f"{run['method']}_seed{model['seed']}")
+    return folders
+
+
+def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the results: by method the words of its best candidate, the scores of all, and runs by seed.
+
+    Runs through verl that fail do not stop the others.
+
+    Raises:
+        SettingsError: a name, key or value is unknown or cannot work.
+        SystemExit: runs failed; with the end of their logs.
+    """
+    models = train_models(study, output)
+    if "task" in study:
+        train = train_in_laboratory(study, output)
+    else:
+        # Here, not above: verl takes seconds to import.
+        from recipes.studies.through_verl import VERL_TASKS
+
+        train = VERL_TASKS[study["through_verl"]](study, output / study["name"], models).train
+    methods: dict[str, dict[str, Any]] = {}
+    for name in only or study["methods"]:
+        candidates = study["methods"][name]
+        scores = {}
+        for words in candidates if len(candidates) > 1 else ():
+            filled = [word.format(**models) for word in words]
+            curves = [train(name, filled, seed)["curve"] for seed in study["tuning_seeds"]]
+            scores[",".join(words)] = round(float(np.mean([mean_accuracy(curve) for curve in curves])), 4)
+        chosen = max(candidates, key=lambda words: scores.get(",".join(words), 0.0))
+        methods[name] = {"words": chosen, **({"tuning": scores} if scores else {}), "runs": {}}
+    failed = []
+    # Seed after seed, so that comparisons of few seeds are complete early.
+    for seed in sorted({seed for name in methods for seed in seeds_of(study, name)}):
+        for name, method in methods.items():
+            if seed in seeds_of(study, name):
+                try:
+                    words = [word.format(**models) for word in method["words"]]
+                    method["runs"][str(seed)] = train(name, words, seed)
+                except RuntimeError as error:
+                    failed.append(f"{name}, seed {seed}: {error}")
+    if failed:
+        raise SystemExit("\n\n".join([f"{len(failed)} runs failed; the same command tries them again.", *failed]))
+    return {"commits": [laboratory.commit()], "versions": versions(), "methods": methods}
+
+
+def write_results(path: Path, results: Mapping[str, Any]) -> None:
+    """Write the results as JSON with a line for each run."""
+    write_text(path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study")
+    parser.add_argument("--only", nargs="+", default=[], metavar="METHOD")
+    parser.add_argument("--output", type=Path, default=Path("outputs/studies"), help="folder of the runs")
+    parser.add_argument("--results", type=Path, help="file to write; default: OUTPUT/STUDY.json")
+    options = parser.parse_args()
+    study = read_study(options.study)
+    if unknown := sorted(set(options.only) - set(study["methods"])):
+        parser.error(f"{unknown[0]} is not a method of {study['name']}; it has {', '.join(study['methods'])}")
+    path = options.results or options.output / f"{study['name']}.json"
+    try:
+        write_results(path, run_study(study, options.output.resolve(), options.only))
+    except SettingsError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(f"{path}:\n\n{write_table(study, read_results(study, path))}")
+
+
+if __name__ == "__main__":
+    main()
