@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval import figures
-from eval.page import NONE, Page, markdown_table, number, one_line, percent, score, show_prompt
+from eval.formats import NONE, number, percent, score, show_prompt
 from eval.published import differing
 from eval.report import add_response
-from eval.results import FinishedRun, TaskRun, load_run
+from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from eval.statistics import compare_runs, mean_difference
-from eval.store import Row, RunError, command, refuse_a_file
 from prime_ext.utils.files import write_json
+from prime_ext.utils.report_page import Page, markdown_table, one_line
+from prime_ext.utils.run_store import Row, RunError, command
 
 # Flipped problems per task and direction: in a list, and with both responses.
 MOST_FLIPS, MOST_SIDES = 1000, 20
@@ -158,11 +158,6 @@ def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: Finish
         page.text(f"{which}: {run.model} ({run.name}).")
     page.bullets(remarks(found, before))
     page.table(HEAD, table(found, before, after))
-    paired = [(task["title"], task["comparison"]) for task in found["tasks"].values() if task["comparison"]]
-    points = [(title, {**own, "value": own["difference"]}) for title, own in paired]
-    points += [("mean over tasks", found["overall"])] if found["overall"] else []
-    if points:
-        page.figure(figures.intervals(points, "difference, points", differences=True))
     page.text(NOTE)
     for name, task in found["tasks"].items():
         page.heading(task["title"])
@@ -193,10 +188,8 @@ def _add_task(page: Page, paired: Mapping[str, Any], before: TaskRun, after: Tas
             with page.only_html(), page.details(f"{flip['problem']}, both responses"):
                 first, second = sides(flip["problem"], before, after)
                 page.code(show_prompt(second["prompt"]))
-                with page.box("columns"):
-                    for row in (first, second):
-                        with page.box():
-                            add_response(page, row)
+                add_response(page, first)
+                add_response(page, second)
 
 
 def sides(problem: str, *runs: TaskRun) -> list[Row]:
@@ -227,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for which, run in zip(("First", "Second"), runs, strict=True):
         print(f"{which}: {one_line(run.model)} ({one_line(run.name)})")
     notes = [f"- {line}" for line in remarks(found, runs[0])]
-    print("\n".join(["", *markdown_table(HEAD, table(found, *runs)), *notes]))
+    print("\n".join(["", markdown_table(HEAD, table(found, *runs)), "", *notes]))
     if output is not None:
         page = comparison_page(found, *runs)
         write_json(output / "compare.json", found)

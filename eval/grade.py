@@ -26,14 +26,15 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from eval.run import conclude
-from eval.store import LineFile, Row, RunError, command
 from eval.verdicts import CONCURRENCY, judge_all, make_verifier, regrade
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.run_store import LineFile, Row, RunError, command
 from prime_ext.verifiers import Outcome, Verdict
 from prime_ext.verifiers.math import STYLES
 from prime_ext.verifiers.sources import choice_options
@@ -163,7 +164,7 @@ def run(arguments: argparse.Namespace) -> Row:
     settings = {"task": arguments.task, "extraction": arguments.extraction, "reward": arguments.reward}
     found = [job(row=row, where=f"{source} row {n}", problems=problems, **settings) for n, row in enumerate(rows, 1)]
     jobs = dict(found)
-    verdicts = LineFile(output.with_name(f".{output.name}.partial"), ("key", "verdict"), key=lambda own: own["key"])
+    verdicts = LineFile(output.with_name(f".{output.name}.partial"), itemgetter("key"), ("key", "verdict"))
     if done := sum(key in jobs for key in verdicts.rows):
         print(f"going on after {done} rows of an unfinished run")
     todo = [key for key in jobs if key not in verdicts.rows]

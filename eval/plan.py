@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eval.prompting import FewShot, Shown, read_few_shot, show
-from eval.store import Key, RunError
+from eval.results import Key
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.task import Decoding, Problem, Task
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import NoData, default_split, load_problems
+from prime_ext.utils.run_store import RunError
 
 # Names for several tasks, by the ability of their rows; without those whose problems are in another one.
 GROUPS = {"math": "math", "code": "code", "numeric": "numeric_reasoning"}

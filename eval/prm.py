@@ -41,13 +41,13 @@ from eval.prm_scorers import (
     score_all,
     step_scores,
 )
-from eval.store import Row, RunError, command, run_folder
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
 from prime_ext.verifiers.math import STYLES
 

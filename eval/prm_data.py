@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.store import RunError
 from prime_ext.utils.rows import whole_rows
+from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
 from prime_ext.verifiers.math.extraction import extract_answer

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.page import Page, percent
+from eval.formats import percent
 from eval.prm_data import Problem, ProcessBenchItem, Response
 from eval.prm_metrics import (
     AGGREGATIONS,
@@ -28,8 +28,9 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import step_scores
 from eval.statistics import pass_probability
-from eval.store import Row, RunError
 from prime_ext.utils.files import atomic_path
+from prime_ext.utils.report_page import Page
+from prime_ext.utils.run_store import Row, RunError
 
 # What results.json holds, and the lines of items.jsonl.
 Results = tuple[dict[str, Any], list[dict[str, Any]]]

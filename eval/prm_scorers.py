@@ -8,6 +8,7 @@ raw (sums of log-ratios, probabilities), so that every score made of it is free 
 import hashlib
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import torch
 from tqdm import tqdm
 
 from eval.prm_data import Response
-from eval.store import LineFile, Row, RunError
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
 SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
@@ -160,7 +161,7 @@ def score_all(
     ``batch_tokens`` padded tokens, and at least one response.
     """
     keys = list(map(_key, rows))
-    lines = LineFile(path, ("key", "result"), key=lambda line: line["key"])
+    lines = LineFile(path, itemgetter("key"), ("key", "result"))
     overlong = {key: {OVERLONG: len(row)} for key, row in zip(keys, rows, strict=True) if len(row) > scorer.max_length}
     missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in lines.rows and key not in overlong}
     total = len(set(keys))

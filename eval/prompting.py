@@ -13,10 +13,10 @@ from typing import Annotated
 import yaml
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from eval.store import RunError
 from prime_ext.tasks.cells import PLACEHOLDER, filled
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.task import Problem, Task
+from prime_ext.utils.run_store import RunError
 
 Shown = tuple[Mapping[str, str], ...] | str
 _RESPONSE = "{{response}}"

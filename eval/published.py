@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from eval.page import NONE, Page, percent, score
+from eval.formats import NONE, percent, score
 from eval.results import FinishedRun
 from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.task import Decoding, Reference
 from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.utils.report_page import Page
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
@@ -124,7 +125,7 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     notes += [f"Published: {source}." for source in dict.fromkeys(own.source for own in references.values())]
     notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
     page = Page(paper.title)
-    page.table(["", *runs, *models], rows, ours=range(1, len(runs) + 1))
+    page.table(["", *runs, *models], rows)
     page.bullets(notes)
     return page
 
@@ -148,7 +149,7 @@ def runs_table(runs: Mapping[str, FinishedRun]) -> Page:
     ]
     note = "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
     page = Page("Runs")
-    page.table(["", *runs], rows, ours=range(1, len(runs) + 1))
+    page.table(["", *runs], rows)
     page.bullets(
         [f"{note}eval.compare, which pairs their problems.", *(f"{name}: {run.model}." for name, run in runs.items())]
     )

@@ -17,13 +17,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from eval import figures
-from eval.page import NONE, Page, flatten, interval, number, one_line, percent, score, show_prompt
+from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
-from eval.results import FinishedRun, TaskRun, load_run
+from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from eval.statistics import pass_at_k
-from eval.store import Row, RunError, command, refuse_a_file
 from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.utils.report_page import Page, one_line
+from prime_ext.utils.run_store import Row, RunError, command
 
 # Problems in a list; the file of samples has all. Examples of each kind; Markdown has the first.
 MOST_PROBLEMS, EXAMPLES = 1000, 3
@@ -35,8 +35,7 @@ _NOTE = (
     "Score: mean over problems of the mean score of a response (avg@n; with one greedy response per problem it is the "
     "accuracy). SE and interval are over problems. Responses that the grader could not judge and responses that failed "
     "are in no mean. Published: the same model if its numbers are known, else the best one; each task says where the "
-    "numbers come from and what is known to differ. In the picture, points are scores with 95 % intervals, ticks "
-    "published scores."
+    "numbers come from and what is known to differ."
 )
 
 
@@ -46,13 +45,7 @@ def report_page(run: FinishedRun) -> Page:
     if run.unfinished:
         page.text(f"Not finished, and not in this report: {', '.join(run.unfinished)}.")
     tasks = run.tasks.values()
-    page.links([(task.entry["title"], _anchor(task)) for task in tasks])
-    page.table([*_SUMMARY, *_RATES], [_summary(task, run.model) for task in tasks], ours=(1,))
-    scored = [(task.entry["title"], task.mean) for task in tasks if task.mean is not None]
-    known = {task.entry["title"]: headline(task.entry) for task in tasks}
-    marks = {title: [value / 100 for value in own["values"].values()] for title, own in known.items() if own}
-    if scored:
-        page.figure(figures.intervals(scored, "score, %", marks))
+    page.table([*_SUMMARY, *_RATES], [_summary(task, run.model) for task in tasks])
     page.text(_NOTE)
     for task in tasks:
         _add_task(page, task)
@@ -60,10 +53,6 @@ def report_page(run: FinishedRun) -> Page:
     shown = ("model", "seed", "settings", "versions", "regraded_with", "format")
     page.table(["setting", "value"], flatten({key: run.results[key] for key in shown if key in run.results}))
     return page
-
-
-def _anchor(task: TaskRun) -> str:
-    return f"task-{''.join(sign if sign.isalnum() else '-' for sign in task.name)}"
 
 
 def _summary(task: TaskRun, model: str) -> list[str]:
@@ -87,7 +76,7 @@ def _summary(task: TaskRun, model: str) -> list[str]:
 
 def _add_task(page: Page, task: TaskRun) -> None:
     entry, summary = task.entry, task.entry["summary"]
-    page.heading(entry["title"], anchor=_anchor(task))
+    page.heading(entry["title"])
     rows = [
         [name, score(own), interval(own), number(own["problems"]), number(own["left_out"])]
         if own
@@ -111,12 +100,9 @@ def _add_task(page: Page, task: TaskRun) -> None:
         known = {value: own for value, own in parts.items() if own is not None}
         rows = [[value, score(own), interval(own), number(own["problems"])] for value, own in known.items()]
         page.table([name, *_ESTIMATE, "problems"], rows)
-        page.figure(figures.intervals(list(known.items()), f"avg@{task.n}, %"))
     for name, points in curves(task).items():
         page.heading(name, level=3)
         page.table(["k", *_ESTIMATE], [[str(k), score(own), interval(own)] for k, own in points])
-    if found := curves(task):
-        page.figure(figures.curves(found, "score, %"))
     _add_lengths(page, task)
     _add_problems(page, task)
     if entry["notes"]:
@@ -185,8 +171,6 @@ def _add_lengths(page: Page, task: TaskRun) -> None:
             rows.append([name, number(len(own)), *map(number, measured)])
     page.heading("Length", level=3)
     page.table(["response", "number", "mean tokens", "median", "90th percentile"], rows)
-    judged = {name: parts[name] for name in ("right", "wrong")}
-    page.figure(figures.lengths(judged, int(task.entry["decoding"]["max_new_tokens"])))
 
 
 def _add_problems(page: Page, task: TaskRun) -> None:

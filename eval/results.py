@@ -12,15 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from eval.statistics import average
-from eval.store import Row, RunError, key_of, parse
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.run_store import Row, RunError, parse_object
 
+Key = tuple[str, int]
 FORMAT = 1
 RESULTS, TIMING = "results.json", "timing.json"
 # Of a task's folder: a line per response, per judged response, per problem.
 RESPONSES, FAILED, SAMPLES, PROBLEMS = "responses.jsonl", "failed.jsonl", "samples.jsonl", "problems.jsonl"
 # Whatever responses and verdicts may depend on.
 _PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-verify", "sympy", "numpy")
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """Problem and number of a response."""
+    return row["problem"], row["sample"]
+
+
+def refuse_a_file(output: Path | None) -> Path | None:
+    """The folder of ``--output``, which need not exist. ``RunError``: it is a file."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise RunError(f"--output {output} is a file; give a folder")
+    return output
 
 
 def versions() -> dict[str, str]:
@@ -61,7 +74,7 @@ def read_results(folder: Path) -> dict[str, Any]:
         begun = any(folder.glob(f"*/{RESPONSES}"))
         why = "the run is not finished; start it again and it goes on" if begun else "give the --output of eval.run"
         raise RunError(f"{folder} has no {RESULTS}: {why}")
-    results = parse(path.read_bytes(), str(path))
+    results = parse_object(path.read_bytes(), str(path))
     if results.get("format") != FORMAT:
         raise RunError(f"{path} has format {results.get('format')!r}, not {FORMAT}; choose another folder")
     return results
@@ -122,7 +135,7 @@ def load_run(folder: Path) -> FinishedRun:
     """Read a run. ``RunError``: it is not there, broken, of another format, or its files contradict one another."""
     results = read_results(folder)
     timing = folder / TIMING
-    spent = parse(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
+    spent = parse_object(timing.read_bytes(), str(timing)).get("tasks", {}) if timing.is_file() else {}
     tasks = {}
     try:
         for name, own in results["tasks"].items():
@@ -144,7 +157,7 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
     problems: dict[str, dict[int, Row]] = {}
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
-        row = parse(line, f"{path} line {number}")
+        row = parse_object(line, f"{path} line {number}")
         problem, sample = key_of(row)
         problems.setdefault(problem, {})[sample] = row
     task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})

@@ -26,8 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
-from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, read_results, versions
-from eval.store import LineFile, Row, RunError, command, run_folder
+from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, generate_with_progress
@@ -36,6 +35,7 @@ from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError
+from prime_ext.utils.run_store import LineFile, Row, RunError, command, run_folder
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
@@ -152,8 +152,10 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
         verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
-        responses = {one.name: LineFile(folder / one.name / RESPONSES, RESPONSE_FIELDS, one.keys) for one in planned}
-        samples = {one.name: LineFile(folder / one.name / SAMPLES, SAMPLE_FIELDS, one.keys) for one in planned}
+        responses = {
+            one.name: LineFile(folder / one.name / RESPONSES, key_of, RESPONSE_FIELDS, one.keys) for one in planned
+        }
+        samples = {one.name: LineFile(folder / one.name / SAMPLES, key_of, SAMPLE_FIELDS, one.keys) for one in planned}
         for one in planned:
             for key, row in responses[one.name].rows.items():
                 if row["seed"] != one.seed_of(*key):

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eval.results import Key
 from eval.statistics import Estimate, average, majority_at_k, pass_at_k, same_mathematics
-from eval.store import Key, Row
 from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.votes import count_votes
+from prime_ext.utils.run_store import Row
 
 Scores = list[float | None]
 

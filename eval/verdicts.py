@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from eval.plan import Planned, choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, read_results, versions
-from eval.store import Key, LineFile, Row, RunError, key_of, locked, parse
+from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, Key, add_timing, key_of, read_results, versions
 from eval.summary import measure
 from prime_ext.utils.files import numbered_lines, write_json, write_json_lines
+from prime_ext.utils.run_store import LineFile, Row, RunError, lock_folder, parse_object
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sandbox import SandboxUnavailable
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
@@ -160,7 +160,7 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder")
-    with locked(folder):
+    with lock_folder(folder):
         results = read_results(folder)
         verifiers = {task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()}
         results["regraded_with"] = versions()
@@ -176,14 +176,14 @@ def _regrade(folder: Path, name: str, task: dict[str, Any], verifier: TaskVerifi
     path, n = folder / name / PROBLEMS, task["decoding"]["n"]
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
-    rows = [parse(line, f"{path} line {number}") for number, line in numbered_lines(path)]
+    rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / name / RESPONSES, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / name / SAMPLES, SAMPLE_FIELDS, keys)
+    responses = LineFile(folder / name / RESPONSES, key_of, RESPONSE_FIELDS, keys)
+    old = LineFile(folder / name / SAMPLES, key_of, SAMPLE_FIELDS, keys)
     unfinished = folder / name / f".{SAMPLES}"
     unfinished.unlink(missing_ok=True)
-    new = LineFile(unfinished, SAMPLE_FIELDS, keys)
+    new = LineFile(unfinished, key_of, SAMPLE_FIELDS, keys)
     seconds = grade(name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)

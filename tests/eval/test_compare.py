@@ -13,7 +13,7 @@ from test_report import HOSTILE, Page, hostile, markdown_rows
 from eval.compare import compare, main, sides, signed
 from eval.results import load_run
 from eval.statistics import mean_difference
-from eval.store import RunError
+from prime_ext.utils.run_store import RunError
 
 
 def means(run, task):

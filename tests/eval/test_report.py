@@ -3,14 +3,13 @@
 
 import html.parser
 import json
-import random
 import re
 import statistics
 
 import pytest
 from eval_runs import make_run
 
-from eval.page import interval, percent, score, shorten, visible
+from eval.formats import interval, percent, score
 from eval.report import choose_examples, curves, kind_of, main, write_reports
 from eval.results import load_run
 from eval.statistics import pass_at_k
@@ -120,14 +119,12 @@ def _told(estimate):
     return [f"{value} ± {error}", f"{low} to {high}", str(estimate["problems"])]
 
 
-def test_a_page_has_no_script_loads_nothing_and_its_links_lead_somewhere(reports):
+def test_a_page_has_no_script_and_loads_nothing(reports):
     _, _, page = reports
     policy = next(own["content"] for tag, own in page.elements if own.get("http-equiv") == "Content-Security-Policy")
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-    ids = [own.get("id") for _, own in page.elements]
-    assert all(own["href"].startswith("#") and own["href"][1:] in ids for tag, own in page.elements if tag == "a")
     tags = [tag for tag, _ in page.elements]
-    assert not {"script", "img", "link", "iframe", "object"} & set(tags) and tags.count("svg") >= 5
+    assert not {"script", "img", "link", "iframe", "object"} & set(tags)
 
 
 def test_problems_and_lengths_are_those_of_the_samples(math_run, reports):
@@ -174,14 +171,6 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text)
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", markdown.read_text(encoding="utf-8"))
     assert "<script" not in outside and "<img" not in outside
-
-
-def test_what_is_cut_and_what_is_kept():
-    text = "".join(random.Random(0).choices("abc ", k=10_000))
-    cut = shorten(text, 900)
-    assert cut.startswith(text[:600]) and cut.endswith(text[-300:]) and "9,100 characters left out" in cut
-    assert shorten(text, 10_000) == text
-    assert visible("a\tb\nc") == "a\tb\nc" and visible("\x7f\u200b\udfff") == "⟨U+007F⟩⟨U+200B⟩⟨U+DFFF⟩"
 
 
 def test_what_a_run_lacks_is_said_or_left_out(tmp_path):

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers, prompts and settings as the reports show them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NONE = "–"
+
+
+def percent(value: float | None) -> str:
+    """A fraction in percent, without the sign."""
+    return NONE if value is None else f"{100 * value:.1f}"
+
+
+def score(estimate: Mapping[str, Any] | None) -> str:
+    """An estimate with its standard error, in percent."""
+    if estimate is None:
+        return NONE
+    error = estimate["standard_error"]
+    return percent(estimate["value"]) + (f" ± {percent(error)}" if error is not None else "")
+
+
+def interval(estimate: Mapping[str, Any] | None) -> str:
+    """The 95 % interval of an estimate, in percent."""
+    if estimate is None or estimate["low"] is None:
+        return NONE
+    return f"{percent(estimate['low'])} to {percent(estimate['high'])}"
+
+
+def number(value: float) -> str:
+    """A count, or a measured number with one digit."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def show_prompt(prompt: str | Sequence[Mapping[str, str]]) -> str:
+    """What a model was shown: a text as it is, a chat with the roles."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(f"[{turn.get('role', '?')}]\n{turn.get('content', '')}" for turn in prompt)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Settings as pairs of dotted names and texts."""
+    pairs: list[tuple[str, str]] = []
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            pairs += flatten(item, f"{prefix}{name}.")
+        else:
+            shown = item if isinstance(item, str) else NONE if item is None else json.dumps(item, ensure_ascii=False)
+            pairs.append((f"{prefix}{name}", shown))
+    return pairs
