@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the two stages of EurusPRM share. Sourced with MODEL_PATH, TRAIN_FILES and PRM_REFERENCE set, and OUTPUT_DIR, PROMPTS and
-# RESPONSES exported.
+# What the two stages of EurusPRM share. Sourced with MODEL_PATH, TRAIN_FILES and PRM_REFERENCE set, and OUTPUT_DIR
+# exported.
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"

@@ -16,8 +16,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER PROMPTS RESPONSES
-    MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
+begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER
+    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 # shellcheck source=recipes/eurusprm.sh
 source "$PROJECT_ROOT/recipes/eurusprm.sh"
 
@@ -25,8 +25,6 @@ MODEL_PATH=${MODEL_PATH:-Qwen/Qwen2.5-Math-7B-Instruct}
 PRM_REFERENCE=${PRM_REFERENCE:-$MODEL_PATH}
 TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage1/Eurus2-PRM-stage1-data.parquet}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage1}
-# For the plan: table 11 of the paper.
-export PROMPTS=${PROMPTS:-82455} RESPONSES=${RESPONSES:-8}
 
 # 8 prompts with 8 responses are the published batch of 64.
 train_eurusprm "get the published data with: hf download --repo-type dataset PRIME-RL/EurusPRM-Stage1-Data --local-dir data/eurusprm_stage1, or set TRAIN_FILES" \

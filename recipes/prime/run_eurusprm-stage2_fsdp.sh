@@ -17,8 +17,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER PROMPTS RESPONSES
-    MEAN_TOKENS DEVICE_MEMORY DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
+begin 0 "MODEL_PATH PRM_REFERENCE TRAIN_FILES OUTPUT_DIR N_GPUS TOKENS_PER_GPU SAVE_FREQ LOGGER
+    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 # shellcheck source=recipes/eurusprm.sh
 source "$PROJECT_ROOT/recipes/eurusprm.sh"
 
@@ -26,8 +26,6 @@ MODEL_PATH=${MODEL_PATH:-PRIME-RL/EurusPRM-Stage1}
 PRM_REFERENCE=${PRM_REFERENCE:-Qwen/Qwen2.5-Math-7B-Instruct}
 TRAIN_FILES=${TRAIN_FILES:-data/eurusprm_stage2/steps.jsonl}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2}
-# For the plan: the released checkpoint is of step 470.
-export PROMPTS=${PROMPTS:-30080} RESPONSES=${RESPONSES:-1}
 
 # One response per prompt: 64 of them are the published batch.
 train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/reference/offline_prm.md), your own or PRIME-RL/EurusPRM-Stage2-Data" \
