@@ -2,7 +2,7 @@
 """What users get, in a few numbers that a redesign must not move.
 
 ``python tests/goldens/measure.py`` writes goldens.json. Data by its bytes, verdicts one by one, the plan that a dry run
-prints, and what three methods learn in a few steps of the laboratory, which uses the functions of training.
+prints, and what four methods learn in a few steps of the laboratory, which uses the functions of training.
 """
 
 import hashlib
@@ -62,7 +62,9 @@ def verdicts(folder: Path) -> dict[str, str]:
 def plans() -> dict[str, list[str]]:
     """The lines of dry runs."""
     found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
-    return {name: text.replace(str(ROOT), "").splitlines() for name, text in found.items()}
+    return {
+        name: text.replace(sys.executable, "python").replace(str(ROOT), "").splitlines() for name, text in found.items()
+    }
 
 
 def learning(folder: Path) -> dict[str, Any]:
