@@ -15,8 +15,7 @@ completions (or responses; texts, or lists of steps), and correctness (0 or 1 fo
 candidate votes for, are found in the texts if they are not given.
 
 The output folder gets results.json (all settings and versions), items.jsonl, report.md and scores.jsonl. The same
-command goes on where it was interrupted; no response is scored twice. `--plot INDEX` also draws the step scores of the
-response with that number (from 0; candidates are counted through).
+command goes on where it was interrupted; no response is scored twice.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from typing import Any
 
 from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
 from eval.prm_metrics import AGGREGATIONS
-from eval.prm_results import candidate_results, plot_steps, prm_report, processbench_results
+from eval.prm_results import candidate_results, prm_report, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
     OVERLONG,
@@ -39,7 +38,6 @@ from eval.prm_scorers import (
     LogProbModel,
     model_identity,
     score_all,
-    step_scores,
 )
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
@@ -67,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reference", help="reference of an implicit PRM, or none; default: what it was trained with")
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
     add("--coefficient", type=float, help=coefficient)
-    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench and the plot")
+    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench")
     add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
     layout = "prompt of a classifier as it is or as a chat; steps as turns"
@@ -83,7 +81,6 @@ def parser() -> argparse.ArgumentParser:
     add("--trust-remote-code", action="store_true")
     add("--resamples", type=int, default=1000, help="of problems, for intervals")
     add("--seed", type=int, default=0)
-    add("--plot", type=int, metavar="INDEX", help="draw the step scores of this response")
 
     bench = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step")
     bench.add_argument("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
@@ -189,9 +186,6 @@ def run(arguments: argparse.Namespace) -> Row:
     responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
-    index = arguments.plot
-    if index is not None and not 0 <= index < len(responses):
-        raise RunError(f"--plot {index} must be the number of one of {len(responses)} responses (from 0)")
     scorer = load_scorer(arguments, description)
     tokens = [scorer.tokens(response) for response in responses]
     settings = {
@@ -205,8 +199,6 @@ def run(arguments: argparse.Namespace) -> Row:
     folder = arguments.output
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
-        if index is not None and OVERLONG in raw[index]:
-            raise RunError(f"--plot {index}: that response is longer than --max-length and has no scores")
         results, lines = (processbench_results if bench else candidate_results)(arguments, items, raw)
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
         results |= {"settings": options, "versions": versions(), "overlong": sum(OVERLONG in own for own in raw)}
@@ -214,16 +206,6 @@ def run(arguments: argparse.Namespace) -> Row:
         write_json_lines(folder / "items.jsonl", lines)
         text = prm_report(results)
         write_text(folder / "report.md", text)
-    if index is not None:
-        label = items[index].label if bench else None
-        title = f"response {index}" + ("" if label is None else f", first wrong step: {label}")
-        kind = "probability" if classifier else f"{arguments.step_score} score"
-        has_reference = arguments.reference is not None
-        scores = step_scores(raw[index], arguments.step_score, arguments.coefficient, has_reference) or []
-        path = folder / f"step_scores_{index}.png"
-        threshold = results["protocol"]["threshold"] if bench else None
-        plot_steps(path, scores, responses[index], title, kind, label, threshold)
-        print(f"picture: {path}")
     print(text)
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
     return results

@@ -4,13 +4,12 @@
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval.formats import percent
-from eval.prm_data import Problem, ProcessBenchItem, Response
+from eval.prm_data import Problem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
@@ -28,7 +27,6 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import step_scores
 from eval.statistics import pass_probability
-from prime_ext.utils.files import atomic_path
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
 
@@ -277,31 +275,3 @@ def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
         "that many random ones (largest Monte-Carlo standard error "
         f"{100 * results['largest_monte_carlo_error']:.2f} points)."
     )
-
-
-def plot_steps(
-    path: Path, scores: Sequence[float], response: Response, title: str, kind: str, label: int | None, threshold: Any
-) -> None:
-    """Draw the score of every step; the first wrong step in red, the threshold as a line.
-
-    ``label`` is the index of the first wrong step, -1 for none, None if it is not known.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 1.2 + 0.42 * len(scores)), layout="constrained")
-    axes = figure.subplots()
-    wrong = len(scores) if label in (None, -1) else label
-    colours = ["#2e75b6" if k < wrong else "#c0392b" if k == wrong else "#7f8c8d" for k in range(len(scores))]
-    axes.barh(range(len(scores)), scores, color=colours)
-    # A dollar sign would start mathematics.
-    names = [f"{k}: {' '.join(step.split())[:60]}".replace("$", r"\$") for k, step in enumerate(response.steps)]
-    axes.set_yticks(range(len(scores)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.axvline(0, color="black", linewidth=0.6)
-    if threshold is not None:
-        axes.axvline(threshold, color="#e67e22", linestyle="--", linewidth=1, label=f"threshold {threshold:.4g}")
-        axes.legend(fontsize=7)
-    axes.set_xlabel(kind, fontsize=8)
-    axes.set_title(title, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130)

@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
+from eval.published import references
 from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
@@ -136,7 +137,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
         "ks": list(planned.ks),
         **measured,
         "failed_responses": failed,
-        "references": [asdict(reference) for reference in task.references],
+        "references": references(task.name),
         "notes": task.notes,
     }
 

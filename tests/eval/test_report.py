@@ -10,10 +10,11 @@ import pytest
 from eval_runs import make_run
 
 from eval.formats import interval, percent, score
+from eval.published import references
 from eval.report import choose_examples, curves, kind_of, main, write_reports
 from eval.results import load_run
 from eval.statistics import pass_at_k
-from prime_ext.tasks.task_file import load_task
+from prime_ext.tasks.task_file import load_task, task_names
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
 
@@ -212,7 +213,7 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     assert average[1] == f"{100 * statistics.fmean(own['value'] for own in scores):.1f} ± {100 * error:.1f}"
     # The published average of the five, as the README of PRIME gives it; the run with two tasks has none.
     assert average[2] == "–" and average[-1] == "48.9"
-    assert rows[0][3:] == [f"{value:.1f}" for value in load_task("aime2024").references[0].values.values()]
+    assert rows[0][3:] == [f"{value:.1f}" for value in references("aime2024")[0]["values"].values()]
     assert "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
     assert Page((out / "table_prime.html").read_text()).rows[1] == rows[0]
     sets = ["awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"]
@@ -224,6 +225,14 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     row = next(row for row in markdown_rows(printed) if row[0] == "QQA")
     assert row[1].startswith(f"{100 * micro:.1f} ± ") and row[-1] == "54.7"
     assert "num_beams 1, published 5" in printed.replace("\\", "")
+
+
+def test_published_numbers_are_of_metrics_that_their_tasks_have():
+    published = {name: references(name) for name in task_names()}
+    assert sum(len(own["values"]) for found in published.values() for own in found) == 129
+    for name, found in published.items():
+        assert {own["metric"] for own in found} <= set(load_task(name).metrics)
+        assert all(0 <= value <= 100 for own in found for value in own["values"].values())
 
 
 def test_several_runs_have_their_own_reports_and_one_table(tmp_path, capsys):
