@@ -3,14 +3,13 @@ r"""Evaluate a process reward model (PRM).
 
     python -m eval.prm processbench --model PRM --data FOLDER --output results/processbench
     python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
-    python -m eval.prm pairs --model PRM --input candidates.jsonl --output results/pairs
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
 classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that prime_ext has exported, online and
 offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json beside the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
-from the hub with `--data Qwen/ProcessBench`. best-of-n and pairs read JSON Lines (or parquet) with prompt (or problem),
+from the hub with `--data Qwen/ProcessBench`. best-of-n reads JSON Lines (or parquet) with prompt (or problem),
 completions (or responses; texts, or lists of steps), and correctness (0 or 1 for each) or gold; answers, what a
 candidate votes for, are found in the texts if they are not given.
 
@@ -82,23 +81,20 @@ def parser() -> argparse.ArgumentParser:
     add("--resamples", type=int, default=1000, help="of problems, for intervals")
     add("--seed", type=int, default=0)
 
-    bench = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step")
-    bench.add_argument("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
-    bench.add_argument("--splits", default=",".join(SPLITS), help="comma-separated")
-    bench.add_argument("--threshold-split", default="gsm8k", help="where the threshold is chosen")
-    bench.add_argument("--limit", type=int, help="only so many random responses of each split, to try it out")
+    add = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step").add_argument
+    add("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
+    add("--splits", default=",".join(SPLITS), help="comma-separated")
+    add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
+    add("--limit", type=int, help="only this many random responses of each split, to try it out")
 
-    for name, text in (("best-of-n", "choosing among candidates"), ("pairs", "ordering pairs of candidates")):
-        candidates = tasks.add_parser(name, parents=[common], help=text)
-        candidates.add_argument("--input", required=True, type=Path, help="problems with candidates")
-        ends = "regular expression of what separates steps of a text"
-        candidates.add_argument("--steps-end", default=r"\n\s*\n", help=ends)
-        candidates.add_argument("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
-        candidates.add_argument("--limit", type=int, help="only so many random problems")
-        if name == "best-of-n":
-            candidates.add_argument("--n", help="comma-separated; default: powers of two up to the smallest pool")
-            candidates.add_argument("--subsets", type=int, default=1000, help="per problem, N and vote")
-            candidates.add_argument("--aggregations", default="min,sum,last,mean", help=", ".join(AGGREGATIONS))
+    add = tasks.add_parser("best-of-n", parents=[common], help="choosing among candidates").add_argument
+    add("--input", required=True, type=Path, help="problems with candidates")
+    add("--steps-end", default=r"\n\s*\n", help="regular expression of what separates steps of a text")
+    add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
+    add("--limit", type=int, help="only this many random problems")
+    add("--n", help="comma-separated; default: powers of two up to the smallest pool")
+    add("--subsets", type=int, default=1000, help="per problem, N and vote")
+    add("--aggregations", default="min,sum,last,mean", help=", ".join(AGGREGATIONS))
     return top
 
 
@@ -167,7 +163,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
     joined = (arguments.step_prefix, arguments.step_separator)
     if arguments.task != "processbench":
         source = (arguments.input, arguments.steps_end, *joined, arguments.extraction)
-        return _sample(read_problems(*source, arguments.task == "best-of-n"), arguments.limit, arguments.seed)
+        return _sample(read_problems(*source), arguments.limit, arguments.seed)
     splits = arguments.splits.split(",")
     if arguments.threshold_split not in splits:
         raise RunError(f"--threshold-split {arguments.threshold_split} is not among --splits {arguments.splits}")

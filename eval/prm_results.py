@@ -102,7 +102,7 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
 
     ``RunError``: an aggregation that there is not, or not for this scorer.
     """
-    aggregations = getattr(arguments, "aggregations", "min,sum,last,mean").split(",")
+    aggregations = arguments.aggregations.split(",")
     if unknown := [how for how in aggregations if how not in AGGREGATIONS]:
         raise RunError(f"--aggregations: aggregation must be one of {', '.join(AGGREGATIONS)}, got {unknown[0]!r}")
     kinds = {"": ("", True)}
@@ -143,12 +143,11 @@ def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
 
 
 def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
-    """How often a correct response is ahead of a wrong one to the same problem; for best-of-n also its table."""
+    """The table of best-of-N, and how often a correct response is ahead of a wrong one to the same problem."""
     named = response_scores(arguments, raw)
     parts = {name: _by_problem(values, problems) for name, values in named.items()}
     results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
-    if arguments.task == "best-of-n":
-        results |= _best_of_n(arguments, problems, parts)
+    results |= _best_of_n(arguments, problems, parts)
     results["pairwise_accuracy"] = {}
     for name, part in parts.items():
         counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
@@ -158,8 +157,7 @@ def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem]
     for number, (problem, place) in enumerate(places):
         scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
         line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        answer = {"answer": problem.answers[place]} if problem.answers else {}
-        lines.append({**line, "steps": raw[number], **answer})
+        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
     return results, lines
 
 
@@ -212,8 +210,7 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
 def prm_report(results: Mapping[str, Any]) -> str:
     """The results of any of the tasks as Markdown."""
     settings, task = results["settings"], results["task"]
-    titles = {"processbench": "ProcessBench", "best-of-n": "Best of N", "pairs": "Pairwise accuracy"}
-    page = Page(titles[task])
+    page = Page("ProcessBench" if task == "processbench" else "Best of N")
     page.text(f"Model: {settings['model']}")
     if settings["scorer"] == "implicit":
         page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
@@ -223,9 +220,8 @@ def prm_report(results: Mapping[str, Any]) -> str:
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
     if task == "processbench":
         _add_processbench(page, results)
-    if task == "best-of-n":
+    else:
         _add_best_of_n(page, results)
-    if task != "processbench":
         page.heading("Pairwise accuracy")
         pairs = results["pairwise_accuracy"].items()
         lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]

@@ -21,6 +21,7 @@ from eval.formats import NONE, flatten, interval, number, percent, score, show_p
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from eval.statistics import pass_at_k
+from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, one_line
 from prime_ext.utils.run_store import Row, RunError, command
 
@@ -264,7 +265,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if output is None:
             print(beside.markdown())
         else:
-            written += beside.write(output / (f"table_{table}" if table else "runs"))
+            written.append(output / (f"table_{table}.md" if table else "runs.md"))
+            write_text(written[-1], beside.markdown())
     for path in written:
         print(path)
     return 0

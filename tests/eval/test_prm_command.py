@@ -130,14 +130,14 @@ def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_p
     assert {"best, min", "best, product", "vote, product"} <= set(results["best_of_n"])
 
 
-def test_pairs_of_candidates_that_are_graded_by_their_gold_answer(described, tmp_path):
+def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
     rows = [
         {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
         {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
     ]
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results, _ = evaluated(tmp_path / "out", "pairs", described, "--input", path)
+    results, _ = evaluated(tmp_path / "out", "best-of-n", described, "--input", path)
     assert results["pairwise_accuracy"]["min of step"]["pairs"] == 2
 
 
