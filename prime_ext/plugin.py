@@ -2,15 +2,16 @@
 """What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
 ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
-Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; it makes
-``use_fused_kernels`` a choice of each model; and it hides notes that no user can do anything about. verl hides errors
-of entry points; ``python -m prime_ext.doctor`` shows them.
+Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; and it makes
+``use_fused_kernels`` a choice of each model. verl hides errors of entry points; ``python -m prime_ext.doctor`` shows
+them.
 """
 
-from prime_ext.run import quiet
+import logging
+import warnings
 
-# First: what is imported below warns.
-quiet.install()
+# verl's optional engines; choosing one that is not installed is an error of its own. First, because the imports warn.
+warnings.filterwarnings("ignore", r"\w+ engine is not available", UserWarning, r"verl\.workers\.engine")
 
 from prime_ext.cpu import is_active  # noqa: E402
 from prime_ext.cpu.install import install, install_rollout  # noqa: E402
@@ -24,3 +25,8 @@ import prime_ext.trainer.registration  # noqa: E402, F401
 from prime_ext.prm import fused_forward  # noqa: E402
 
 fused_forward.install_when_imported()
+
+# verl warns for every rollout of a model family without a special rule, Llama among them.
+logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").addFilter(
+    lambda record: record.levelno > logging.WARNING
+)

@@ -2,9 +2,9 @@
 """``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
-accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS`` set
-(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
-should be. ``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ray_cluster`).
+accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS=default``
+a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
+``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ray_cluster`).
 """
 
 import io
@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.variant import variant_line
-from prime_ext.run.check_metrics import ConditionError, RunChecks, default_conditions
+from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.quiet import set_levels
-from prime_ext.run.ray_cluster import address_words, check_cluster, check_own_cpus, check_own_gpus, environment_words
+from prime_ext.run.ray_cluster import address_words, check_ray, environment_words
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
@@ -36,7 +35,9 @@ def main() -> None:
     """Check, then hand over to verl."""
     from hydra._internal.utils import get_args_parser
 
-    set_levels()
+    # verl and its store of rollouts report warnings only, here and in the processes of the run.
+    for name in ("VERL_LOGGING_LEVEL", "TQ_LOGGING_LEVEL"):
+        os.environ.setdefault(name, "WARNING")
     # Ray prints the lines of the run's processes here; in a file, too, they should appear at once.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
@@ -49,7 +50,7 @@ def main() -> None:
     name, words = args.config_name or "prime_trainer", address_words(args.overrides, os.environ)
     config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        config, checks = _ready_to_start(name, args.overrides)
+        config, checks = _prepare_start(name, args.overrides)
         words += environment_words(config, os.environ)
     # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
     os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
@@ -76,17 +77,16 @@ def main() -> None:
         checks.finish()
 
 
-def _ready_to_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunChecks | None]:
-    """The configuration of a run that may start, and what to check after it; ends the process if it may not."""
+def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunChecks | None]:
+    """Return the configuration of a run that may start, and what to check after it; end the process if it may not."""
     config, problems = preflight(name, overrides)
     path, checks = None, None
     if config is not None:
         trainer = config.trainer
         path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
-        checkpoints = Path(trainer.default_local_dir) if trainer.save_freq > 0 else None
         try:
-            checks = RunChecks.from_environment(path, default_conditions(config), checkpoints)
-        except ConditionError as error:
+            checks = checks_of_rl(config, path)
+        except SettingsError as error:
             problems.append(str(error))
         # Before anything of a run that is under way is touched.
         if not problems and (in_use := folder_in_use(config)):
@@ -127,10 +127,8 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
         config = compose_for_verl(config_name, overrides)
     except SettingsError as error:
         return None, [str(error)]
-    problems = [*check_config(config), *check_cluster(config), *check_files(config)]
-    if config.trainer.device != "cpu":
-        # Not part of the configuration's own checks, which a plan makes on any machine.
-        problems += [*check_own_cpus(config), *check_own_gpus(config)]
+    # A plan makes the other checks too, on any machine.
+    problems = [*check_config(config), *check_ray(config), *check_files(config)]
     return config, list(dict.fromkeys(problems))
 
 

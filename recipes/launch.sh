@@ -6,16 +6,14 @@
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
 
-# ask_for_checks: let the run check its metrics at the end: all steps are there, losses and gradient norms are finite, a
-# checkpoint is whole. Its status is 1 if one of these does not hold, or a condition of CHECKS, e.g.
-# CHECKS='mean(critic/score/mean, last=20) > 0.3; last(prm/loss) < 0.6' (python -m prime_ext.run.check_metrics --help).
-# CHECKS=none checks nothing.
+# ask_for_checks: let the run check itself at the end: all steps are there, losses and gradient norms are finite, a
+# checkpoint is complete. Its status is 1 if one of these does not hold. CHECKS=none checks nothing.
 ask_for_checks() {
-    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS="default;${CHECKS:-}"
+    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS=${CHECKS:-default}
 }
 
 # launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set, and let it check itself.
-# With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; nothing
+# With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are printed; nothing
 # is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
 # (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
 # With SHRINK=1 the same run makes two steps on the CPU, with an untrained tiny model, generated rows and a coin for a
@@ -44,6 +42,14 @@ launch() {
 plan() {
     exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$1" --device-memory "${DEVICE_MEMORY:-80}" \
         --model-configs "$PROJECT_ROOT/recipes/model_configs" ${MEAN_TOKENS:+--mean-tokens "$MEAN_TOKENS"} "${@:2}"
+}
+
+# not_planned COMMAND...: print the command of a run without rollouts in place of its plan, which only RL runs have.
+not_planned() {
+    echo "memory and hours are planned for RL runs only; this run is:"
+    printf '%q ' "$@"
+    echo
+    exit 0
 }
 
 # Overrides of a shrunk run, which come after those of the recipe.

@@ -1,31 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the supervised recipes share: the plan of a run in place of the run, a run shrunk for the CPU, and the run itself.
+# What the supervised recipes share: a run shrunk for the CPU, and the run itself.
 # Sourced with PROJECT_ROOT, OUTPUT_DIR and N_GPUS set.
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
 
-# launch_supervised CONFIG MODULE OVERRIDES...: replace this shell by the training, one process for each GPU.
-# With DRY_RUN=1 the configuration is composed and checked instead, and its memory, time and disk space are printed; of the
-# model only the sizes are read. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), ROWS (of the training data, where they
-# are not here), MEAN_TOKENS (of a row). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
-# With SHRINK=1 the same run makes two steps in one process on the CPU, with an untrained tiny model and generated rows.
-# The run checks its metrics at the end; CHECKS adds conditions, and CHECKS=none checks nothing (recipes/launch.sh).
+# launch_supervised MODULE OVERRIDES...: replace this shell by the training, one process for each GPU.
+# DRY_RUN=1 prints the command instead. With SHRINK=1 the same run makes two steps in one process on the CPU, with an untrained
+# tiny model and generated rows.
 launch_supervised() {
-    local config=$1 module=$2 processes=$N_GPUS
-    shift 2
-    ! dry_run || plan "$config" --devices "$N_GPUS" ${ROWS:+--rows "$ROWS"} "$@"
+    local module=$1 processes=$N_GPUS
+    shift
     if shrink; then
         processes=1
         export VERL_USE_EXTERNAL_MODULES=prime_ext.plugin
     fi
+    # TORCHRUN holds several words.
+    # shellcheck disable=SC2206
+    local command=("$PYTHON" -m torch.distributed.run ${TORCHRUN:---standalone} --nproc-per-node "$processes" -m "$module"
+        "$@" "${SHRUNK[@]}")
+    ! dry_run || not_planned "${command[@]}"
     ask_for_checks
     set -x
-    # TORCHRUN holds several words.
-    # shellcheck disable=SC2086
-    exec "$PYTHON" -m torch.distributed.run ${TORCHRUN:---standalone} --nproc-per-node "$processes" -m "$module" \
-        "$@" "${SHRUNK[@]}"
+    exec "${command[@]}"
 }
 
 # launch_sft NAME TRAIN OVERRIDES...: verl's SFT trainer on all weights of MODEL, which needs BATCH, LR, EPOCHS, MAX_LENGTH,
@@ -34,9 +32,11 @@ launch_sft() {
     local name=$1 train=$2
     shift 2
     dry_run || mkdir -p "$OUTPUT_DIR"
-    export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl"
-    ! shrink || prepare_shrunk sft_trainer_engine "$OUTPUT_DIR/inputs"
-    launch_supervised sft_trainer_engine prime_ext.sft \
+    # A file for each start: verl would overwrite that of an earlier one.
+    VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics_$(date -u +%Y%m%dT%H%M%S).jsonl"
+    export VERL_FILE_LOGGER_PATH
+    ! shrink || prepare_shrunk sft "$OUTPUT_DIR/inputs"
+    launch_supervised verl.trainer.sft_trainer \
         data.train_files="$train" \
         data.val_files="${VAL_FILES:-null}" \
         data.train_batch_size="$BATCH" \

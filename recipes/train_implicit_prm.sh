@@ -12,15 +12,13 @@
 # or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
-# DRY_RUN=1 checks the settings and prints memory, time and disk space instead, without data, model or GPU (docs/how_to/cost.md):
-# N_PROC devices (default 8), DEVICE_MEMORY (GiB, default 80), PROMPTS and RESPONSES (their number, and how many a prompt
-# has), MEAN_TOKENS (prompt and response, for the hours). SHRINK=1 makes two steps on the CPU with a tiny untrained model.
+# DRY_RUN=1 prints the command; SHRINK=1 makes two steps on the CPU with a tiny untrained model.
 set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
-begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, CHECKS (conditions on
-    the metrics at the end, recipes/launch.sh), TORCHRUN (options of torchrun; default --standalone, for several nodes
+begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, CHECKS=none (no checks
+    of the metrics at the end), TORCHRUN (options of torchrun; default --standalone, for several nodes
     its rendezvous options)" "$@"
 MODEL=$1
 DATA=$2
@@ -37,8 +35,6 @@ ARGUMENTS=(model.path="$MODEL" data.train_files="$DATA" trainer.output_dir="$OUT
 [[ -n "${DEVICE:-}" ]] && ARGUMENTS+=(trainer.device="$DEVICE")
 ARGUMENTS+=("$@")
 
-! dry_run || plan offline_prm --devices "${N_PROC:-8}" ${PROMPTS:+--prompts "$PROMPTS"} \
-    ${RESPONSES:+--responses "$RESPONSES"} "${ARGUMENTS[@]}"
 if shrink; then
     prepare_shrunk offline_prm "$OUTPUT_DIR/inputs" "${ARGUMENTS[@]}"
     ARGUMENTS+=("${SHRUNK[@]}")
@@ -49,8 +45,10 @@ if [[ -z "${N_PROC:-}" ]]; then
     [[ "${DEVICE:-}" == "cpu" ]] && N_PROC=1
 fi
 
+# TORCHRUN holds several words.
+# shellcheck disable=SC2206
+COMMAND=("$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.offline_prm "${ARGUMENTS[@]}")
+! dry_run || not_planned "${COMMAND[@]}"
 "$PYTHON" -m prime_ext.offline_prm --check "${ARGUMENTS[@]}"
 ask_for_checks
-# TORCHRUN holds several words.
-# shellcheck disable=SC2086
-exec "$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.offline_prm "${ARGUMENTS[@]}"
+exec "${COMMAND[@]}"

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CHECK = """
 import json, sys
 import verl
-from prime_ext import verl_compat
-problems = verl_compat.missing_names()
-print("\\n" + json.dumps({"file": verl.__file__, "names": len(verl_compat.VERL_NAMES), "problems": problems}))
+import verl_names
+problems = verl_names.missing_names()
+print("\\n" + json.dumps({"file": verl.__file__, "names": len(verl_names.VERL_NAMES), "problems": problems}))
 """
 
 
@@ -37,25 +37,13 @@ def check(version: str | None, folder: Path) -> dict:
         RuntimeError: it cannot be downloaded or imported.
     """
     name = f"verl=={version}" if version else "verl"
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "-d",
-        str(folder),
-        name,
-    ]
+    words = [sys.executable, *"-m pip download -q --no-deps --only-binary :all: -d".split(), str(folder), name]
     fetched = subprocess.run(words, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("verl-*.whl"))
     if not wheels:
         raise RuntimeError(f"{name} cannot be downloaded: {(fetched.stderr.strip().splitlines() or ['no output'])[-1]}")
     zipfile.ZipFile(wheels[0]).extractall(folder / "verl_wheel")
-    paths = os.pathsep.join([str(folder / "verl_wheel"), str(ROOT)])
+    paths = os.pathsep.join([str(folder / "verl_wheel"), str(ROOT), str(ROOT / "tests" / "support")])
     environment = {**os.environ, "PYTHONPATH": paths, "VERL_PLATFORM": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", CHECK], cwd=folder, env=environment, capture_output=True, text=True, check=False

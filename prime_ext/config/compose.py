@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of ``prime_ext.config``, and verl's of its SFT trainer, with one line for what is wrong."""
+"""Configurations of ``prime_ext.config``, with one line for what is wrong."""
 
 import difflib
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -14,8 +12,6 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from prime_ext.config.checks import SettingsError
 
 CONFIG_MODULE = "prime_ext.config"
-# The primary configuration of verl.trainer.sft_trainer.
-SFT_CONFIG = "sft_trainer_engine"
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
 
@@ -23,21 +19,17 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
     Args:
-        name: of the primary configuration, without ``.yaml``: one of prime_ext, or :data:`SFT_CONFIG`.
+        name: of the primary configuration, without ``.yaml``: one of prime_ext.
         overrides: Hydra's ``key=value`` words.
 
     Raises:
         SettingsError: it does not compose; the line names the key.
     """
-    from hydra import compose, initialize_config_dir, initialize_config_module
+    from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
     try:
-        if name == SFT_CONFIG:
-            place: Any = initialize_config_dir(str(_verl_folder() / "trainer" / "config"), version_base=None)
-        else:
-            place = initialize_config_module(CONFIG_MODULE, version_base=None)
-        with place:
+        with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
@@ -73,11 +65,3 @@ def _hint(name: str, known: Sequence[str], section: str) -> str:
     if near:
         return f"; did you mean {section}{near[0]}?"
     return f"; there {'are' if len(known) > 1 else 'is'} {', '.join(sorted(known))}" if known else ""
-
-
-def _verl_folder() -> Path:
-    """Where verl is, without importing it, which takes longer than all the rest."""
-    spec = find_spec("verl")
-    if spec is None or spec.origin is None:
-        raise SettingsError("verl is not installed in this environment")
-    return Path(spec.origin).parent

@@ -21,15 +21,13 @@ from typing import Any
 import wrapt
 
 from prime_ext.cpu import ROLLOUT_NAME
-from prime_ext.verl_compat import require_verl_name
 
 _installed = False
 
 
 def _patch_process_group(module: ModuleType) -> None:
     """Plain gloo: verl asks for ``cpu:gloo,<device>:<backend>``, where torch refuses to hear of one device twice."""
-    open_group = functools.partial(require_verl_name(module, "initialize_global_process_group_ray"), backend="gloo")
-    require_verl_name(module, "initialize_global_process_group")
+    open_group = functools.partial(module.initialize_global_process_group_ray, backend="gloo")
 
     def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
         open_group(timeout_second)
@@ -44,7 +42,6 @@ def _patch_process_group(module: ModuleType) -> None:
 
 def _patch_value_model_loading(module: ModuleType) -> None:
     """verl loads critics with FlashAttention 2 whatever the configuration says; here with the attention it names."""
-    require_verl_name(module, "load_valuehead_model")
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
         from transformers import AutoModelForTokenClassification
@@ -57,7 +54,6 @@ def _patch_value_model_loading(module: ModuleType) -> None:
 
 
 def _register_engines(module: ModuleType) -> None:
-    require_verl_name(module, "FSDPEngineWithLMHead")
     import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
 
 
@@ -67,16 +63,14 @@ def _register_replica(module: ModuleType) -> None:
 
         return TransformersReplica
 
-    require_verl_name(module, "RolloutReplicaRegistry.register")(ROLLOUT_NAME, load_replica_class)
+    module.RolloutReplicaRegistry.register(ROLLOUT_NAME, load_replica_class)
 
 
 def _register_weight_receiver(module: ModuleType) -> None:
-    table = require_verl_name(module, "_ROLLOUT_REGISTRY")
-    table[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
+    module._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
 
 
 def _register_agent_loops(module: ModuleType) -> None:
-    require_verl_name(module, "SingleTurnAgentLoop")
     import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loops)
 
 

@@ -5,9 +5,8 @@
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
 and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
-interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set
-(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
-should be.
+interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS=default``
+a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
 """
 
 import json
@@ -23,7 +22,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
-from prime_ext.run.check_metrics import ConditionError, RunChecks
+from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -104,10 +103,10 @@ def describe(train: LabelledData, validation: LabelledData) -> str:
     )
 
 
-def default_conditions(settings: OfflineSettings) -> list[str]:
-    """What every healthy run meets: all its epochs, logged without a gap, and finite numbers."""
-    ends = f"last(train/epoch) >= {settings.trainer.epochs}"
-    return [ends, "complete(step)", "finite(train/loss)", "finite(train/grad_norm)"]
+def checks_of(settings: OfflineSettings) -> RunChecks:
+    """Return what every healthy run leaves: all its epochs, logged without a gap, and finite numbers."""
+    path = Path(settings.trainer.output_dir) / METRICS_FILE
+    return RunChecks(path, ("train/loss", "train/grad_norm"), {"train/epoch": settings.trainer.epochs})
 
 
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
@@ -211,12 +210,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(describe(*load(settings)))
             return 0
         _single_rank()
-        checks = None
-        if os.environ["RANK"] == "0":
-            path = Path(settings.trainer.output_dir) / METRICS_FILE
-            checks = RunChecks.from_environment(path, default_conditions(settings))
+        checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
         train(config, settings)
-    except (SettingsError, BadData, TextError, ConditionError) as error:
+    except (SettingsError, BadData, TextError) as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of PRIME and PSPO-WRS as the plan sees them."""
+"""Memory per device and seconds of a step of PRIME and PSPO-WRS, from their resolved configuration."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,106 +11,138 @@ from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import forward_tokens
-from prime_ext.plan.flops import Passes, training_passes
-from prime_ext.plan.memory import (
-    STRATEGIES,
-    Engine,
-    EngineMemory,
-    checkpoint_bytes,
-    frozen,
-    gathered_bytes,
-    lora_rank,
-    read_engine,
-    with_forward,
-)
-from prime_ext.plan.model_shape import ModelShape, PlanError
-from prime_ext.plan.plan import GIB, ROLLOUT, UPDATE, ForwardPasses, Known, Part, Run
+from prime_ext.plan.hours import Passes, step_seconds, training_passes
+from prime_ext.plan.memory import Engine, EngineMemory, engine_memory, freeze, gathered_bytes, read_engine
+from prime_ext.plan.model_shape import ModelShape
 from prime_ext.prm.frozen_layers import number_of_layers
 
+GIB = 2**30
+# Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
+PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
+UPDATE = "policy update"
 
-def read_rl(config: DictConfig, known: Known) -> Run:
-    """A resolved configuration of ``prime_ext.train``.
+
+@dataclass
+class Plan:
+    """What a run needs. Sizes are bytes per device.
+
+    Attributes:
+        facts: sizes of the run that the numbers rest on.
+        engines: the models by name.
+        memory: of each engine.
+        rollout: of the rollout engine: ``weights``, ``cache``, ``total``, and ``stays``, what remains of it while
+            models are trained.
+        phases: peak of each part of a step.
+        passes: of a step, without generation: the model's name and its passes, by what they are for.
+        seconds: of a step, by kind of device; empty on the CPU.
+        steps: of the run; None where only the data set their number.
+        device_bytes: memory of a device; None if unknown.
+        warnings: one line each.
+    """
+
+    facts: dict[str, Any]
+    engines: dict[str, Engine]
+    memory: list[EngineMemory]
+    rollout: dict[str, float]
+    phases: dict[str, float]
+    passes: dict[str, tuple[str, Passes]]
+    seconds: dict[str, float]
+    steps: int | None
+    device_bytes: float | None
+    warnings: list[str]
+
+    @property
+    def peak(self) -> tuple[str, float]:
+        """The phase that needs most, and its bytes."""
+        return max(self.phases.items(), key=lambda phase: phase[1])
+
+
+def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> Plan:
+    """Plan a run of ``prime_ext.train``.
+
+    Args:
+        config: resolved.
+        device_bytes: memory of a device; None if unknown.
+        mean_tokens: mean length of prompt and response, for the hours; None for the longest.
 
     Raises:
-        PlanError: a model cannot be read, or an engine is none of FSDP's.
+        PlanError: a model cannot be read, or an engine is not one of FSDP's.
     """
-    strategy = config.actor_rollout_ref.actor.strategy
-    if strategy not in STRATEGIES:
-        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of the policy")
-    engines, trainer, longest = read_engines(config), config.trainer, longest_sequence(config)
-    parts = list(_parts(config, engines))
-    rollout, warnings = _rollout(config, engines["policy"].shape, known.device_bytes)
-    steps = None if trainer.total_training_steps is None else int(trainer.total_training_steps)
-    sections = {"policy": config.actor_rollout_ref.actor, "critic": config.get("critic"), "PRM": config.get("prm")}
-    return Run(
+    engines = read_engines(config)
+    memory = [engine_memory(engine) for engine in engines.values()]
+    rollout, warnings = _rollout(config, engines["policy"].shape, device_bytes)
+    cpu = config.trainer.device == "cpu"
+    process = PROCESS_BYTES["cpu" if cpu else "cuda"]
+    idle = sum(part.idle for part in memory)
+    phases = {"rollout": process + idle + rollout["total"]}
+    for part in memory:
+        phases[part.name] = process + rollout["stays"] + idle - part.idle + part.working
+    phases["policy"] += _target_bytes(config, engines)
+    longest = longest_sequence(config)
+    passes = _passes(config, engines)
+    tokens = _rollouts(config) * longest
+    flops = {name: times.flops(engines[model].shape, tokens, longest) for name, (model, times) in passes.items()}
+    share = min(mean_tokens or longest, longest) / longest
+    steps = config.trainer.total_training_steps
+    plan = Plan(
         facts=_facts(config, engines),
         engines=engines,
-        parts=parts,
-        sequences=_rollouts(config),
-        length=longest,
-        share_of_length=min(known.mean_tokens or longest, longest) / longest,
-        devices=_devices(config),
-        cpu=trainer.device == "cpu",
-        steps=steps,
-        # Only models that are trained are saved.
-        checkpoint={
-            name: checkpoint_bytes(engines[name], section.checkpoint.save_contents)
-            for name, section in sections.items()
-            if name in engines and engines[name].trained
-        },
-        kept=_kept_checkpoints(trainer, steps),
-        levers=_levers,
-        device_bytes=known.device_bytes,
+        memory=memory,
         rollout=rollout,
-        added={"policy": _target_bytes(config, engines)},
-        forward=list(_forward_passes(config, engines, {part.name for part in parts})),
+        phases=phases,
+        passes=passes,
+        seconds={} if cpu else step_seconds(sum(flops.values()), flops[UPDATE], _devices(config), share),
+        steps=None if steps is None else int(steps),
+        device_bytes=device_bytes,
         warnings=warnings,
     )
+    name, peak = plan.peak
+    if device_bytes is not None and peak > device_bytes:
+        needs = f"the part {name!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}"
+        plan.warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
+    return plan
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
 def read_engines(config: DictConfig) -> dict[str, Engine]:
-    """The models of a run by name: ``policy``, and those it needs of ``critic``, ``KL reference``, ``policy average``,
-    ``PRM``, ``PRM reference``. Raises ``PlanError``."""
-    policy, prm = config.actor_rollout_ref, config.get("prm")
-    actor, cpu = policy.actor, config.trainer.device == "cpu"
-    read = partial(read_engine, devices=_devices(config), cpu=cpu, longest=longest_sequence(config))
-    key = "actor_rollout_ref.model"
-    trained = read("policy", key, policy.model, actor.fsdp_config, actor)
-    engines = {"policy": with_forward(trained, actor, policy.rollout.log_prob_max_token_len_per_gpu)}
-    if _has_kl_penalty(config) and not lora_rank(policy.model):
-        engine = read("KL reference", key, policy.model, policy.ref.fsdp_config, actor)
-        engines["KL reference"] = frozen(with_forward(engine, actor, policy.ref.log_prob_max_token_len_per_gpu), cpu)
+    """Return the models of a run by name: ``policy``, and those it needs of ``critic``, ``KL reference``,
+    ``policy average``, ``PRM``, ``PRM reference``.
+
+    Raises:
+        PlanError: a model cannot be read, or an engine is not one of FSDP's.
+    """
+    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, config.get("prm")
+    cpu = config.trainer.device == "cpu"
+    read = partial(read_engine, run=config.trainer, longest=longest_sequence(config))
+    key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
+    engines = {"policy": read("policy", key, policy.model, actor.get("fsdp_config") or {}, actor, budget)}
+    if _has_kl_penalty(config) and not engines["policy"].adapter:
+        budget = policy.ref.log_prob_max_token_len_per_gpu
+        reference = read("KL reference", key, policy.model, policy.ref.fsdp_config, actor, budget)
+        engines["KL reference"] = freeze(reference, cpu)
     if config.algorithm.adv_estimator == "gae":
-        engine = read("critic", "critic.model", config.critic.model, config.critic.fsdp, config.critic)
-        values = engine.shape.with_values()
-        engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights)
+        critic = read("critic", "critic.model", config.critic.model, config.critic.fsdp, config.critic)
+        values = critic.shape.with_values()
+        engines["critic"] = replace(critic, shape=values, trained=critic.adapter or values.weights)
     if "prime" in config and config.prime.anchor.kind != "none":
-        # An average of its own weights, towards which the policy is pulled.
-        engines["policy average"] = frozen(replace(trained, name="policy average"), cpu)
-    # The trainers of PSPO-WRS have none, and one behind a server is not on these devices.
-    if not prm or not prm.enable or prm.server.address is not None:
+        # An average of the policy's weights, towards which the policy is pulled.
+        average = read("policy average", key, policy.model, actor.fsdp_config, actor)
+        engines["policy average"] = freeze(average, cpu)
+    # The trainers of PSPO-WRS have no PRM.
+    if not prm or not prm.enable:
         return engines
-    engine = read("PRM", "prm.model", prm.model, prm.engine, prm)
-    engine = with_forward(engine, prm, forward_tokens(prm) if prm.use_dynamic_bsz else None)
-    engines["PRM"] = engine
-    others = [("PRM reference", "prm.reference_path", prm.reference_path)] if prm.reference == "frozen" else []
-    teachers = sorted(set((prm.teachers or {}).values()))
-    others += [(f"PRM teacher {number}", "prm.teachers", path) for number, path in enumerate(teachers, start=1)]
-    for name, key, path in others:
-        model = prm.model.copy()
-        OmegaConf.update(model, "path", path)
-        OmegaConf.update(model, "lora_rank", 0)
-        other = read(name, key, model, prm.engine, prm)
-        engines[name] = frozen(replace(other, forward_tokens=engine.forward_tokens), cpu)
+    engine = read("PRM", "prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
     if prm.trainable_layers is not None:
         shape = engine.shape
         layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
-        engines["PRM"] = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
-    if prm.update_mode == "none":
-        engines["PRM"] = frozen(engines["PRM"], cpu)
+        engine = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
+    engines["PRM"] = freeze(engine, cpu) if prm.update_mode == "none" else engine
+    if prm.reference == "frozen":
+        model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
+        reference = read("PRM reference", "prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
+        engines["PRM reference"] = freeze(reference, cpu)
     return engines
 
 
@@ -119,8 +150,8 @@ def _has_kl_penalty(config: DictConfig) -> bool:
     return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
 
 
-def _distils(config: DictConfig) -> bool:
-    """Whether the policy is pulled towards the PRM as a distribution, inside of its update."""
+def _distills(config: DictConfig) -> bool:
+    """Return whether the policy's update pulls it towards the PRM's distribution."""
     return bool("prime" in config and config.prime.process.form == "kl" and config.prime.process.coefficient > 0)
 
 
@@ -133,7 +164,7 @@ def _rollouts(config: DictConfig) -> int:
 
 
 def longest_sequence(config: DictConfig) -> int:
-    """Tokens of a prompt and a response of full length."""
+    """Return the tokens of a prompt and a response of full length."""
     return int(config.data.max_prompt_length + config.data.max_response_length)
 
 
@@ -141,7 +172,7 @@ def longest_sequence(config: DictConfig) -> int:
 
 
 def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) -> tuple[dict[str, float], list[str]]:
-    """Bytes of the rollout engine, and what is wrong with them."""
+    """Return the bytes of the rollout engine, and a warning where its cache is too small."""
     rollout = config.actor_rollout_ref.rollout
     size = DTYPE_BYTES.get(str(rollout.dtype), 8)
     weights = shape.weights * size / int(rollout.tensor_model_parallel_size)
@@ -158,16 +189,15 @@ def _rollout(config: DictConfig, shape: ModelShape, device_bytes: float | None) 
             warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
     total = weights + cache
     stays = 0.0 if rollout.free_cache_engine else total
-    sizes = {"weights": weights, "cache": cache, "total": total, "stays": stays, "cache_bytes_per_token": per_token}
-    return sizes, warnings
+    return {"weights": weights, "cache": cache, "total": total, "stays": stays}, warnings
 
 
 def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
-    """What the targets of the policy's loss add to its update: their weights, gathered, and their logits.
+    """Return what the targets of the policy's loss add to its update: their weights, gathered, and their logits.
 
-    Those of all targets are held until the backward pass, with ``prime.process.top_k`` those of one at a time.
+    The logits of all targets are held until the backward pass, with ``prime.process.top_k`` those of one at a time.
     """
-    names = ["PRM", "policy average"] if _distils(config) else ["policy average"]
+    names = ["PRM", "policy average"] if _distills(config) else ["policy average"]
     targets = [engines[name] for name in names if name in engines]
     if not targets:
         return 0.0
@@ -176,102 +206,51 @@ def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
     return held + max(gathered_bytes(target) for target in targets)
 
 
-def _levers(part: EngineMemory, waiting: float) -> dict[str, float]:
-    section, tokens = "actor_rollout_ref", "actor.ppo_max_token_len_per_gpu"
-    if part.name.startswith("PRM"):
-        section, tokens = "prm", "prm.max_token_len_per_gpu"
-    elif part.name == "critic":
-        section, tokens = "critic", "critic.ppo_max_token_len_per_gpu"
-    return {
-        f"{section}.model.use_fused_kernels=true": part.logits,
-        f"a smaller micro-batch ({tokens})": part.activations,
-        "param_offload=true and optimizer_offload=true for the models that wait": waiting,
-        f"{section}.model.lora_rank=16, or more devices": part.gradients + part.optimizer,
-    }
-
-
-def _kept_checkpoints(trainer: Any, steps: int | None) -> int | None:
-    """Checkpoints that are on disk at the end; None if all are kept and their number is not known."""
-    if trainer.save_freq is None or trainer.save_freq <= 0:
-        return 0
-    if trainer.max_actor_ckpt_to_keep:
-        # The oldest goes when the next is complete.
-        return int(trainer.max_actor_ckpt_to_keep) + 1
-    return None if steps is None else -(-steps // int(trainer.save_freq))
-
-
 # ---- passes --------------------------------------------------------------------------------------------------------
 
 
-def _parts(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Part]:
+def _passes(config: DictConfig, engines: dict[str, Engine]) -> dict[str, tuple[str, Passes]]:
     policy, epochs = engines["policy"], config.actor_rollout_ref.actor.ppo_epochs
-    yield Part(ROLLOUT, "policy", Passes())
-    yield Part("old log-probabilities", "policy", Passes())
+    found = {
+        "old log-probabilities": ("policy", Passes()),
+        UPDATE: ("policy", training_passes(policy.recompute, bool(policy.adapter)).times(epochs)),
+    }
     if _has_kl_penalty(config):
-        yield Part("KL reference", "policy", Passes())
-    yield Part(UPDATE, "policy", training_passes(policy.recompute, bool(policy.adapter)).times(epochs))
+        found["KL reference"] = ("policy", Passes())
     if "critic" in engines:
-        critic = engines["critic"]
-        update = training_passes(critic.recompute, bool(critic.adapter))
-        yield Part("critic values", "critic", Passes())
-        yield Part("critic update", "critic", update.times(config.critic.ppo_epochs))
+        update = training_passes(engines["critic"].recompute, bool(engines["critic"].adapter))
+        found["critic values"] = ("critic", Passes())
+        found["critic update"] = ("critic", update.times(config.critic.ppo_epochs))
     if "policy average" in engines:
-        yield Part("policy average", "policy average", Passes().times(epochs))
-    if "PRM" in engines:
-        yield from _prm_parts(config, engines)
-
-
-def _prm_parts(config: DictConfig, engines: dict[str, Engine]) -> Iterable[Part]:
+        found["policy average"] = ("policy average", Passes().times(epochs))
+    if "PRM" not in engines:
+        return found
     prm, engine = config.prm, engines["PRM"]
     # Other references are log-probabilities that exist anyway.
     if prm.reference in ("frozen", "base"):
-        model = "PRM reference" if "PRM reference" in engines else "PRM"
-        yield Part("PRM reference", model, Passes(), of_prm=True)
-    trains = 0.0 if prm.update_mode == "none" else 1 / prm.update_freq
-    # Where scores are those of the training pass, a step without an update scores in a pass of its own.
-    scores = 1 - trains if prm.update_mode == "interleaved" else 1
-    if _distils(config):
-        # So do the scores of `before`; the PRM's distribution comes from a pass for each of the policy's.
-        scores = 1 - trains
-        epochs = config.actor_rollout_ref.actor.ppo_epochs
-        yield Part("PRM in the policy's update", "PRM", Passes().times(epochs), of_prm=True)
-    if scores:
-        yield Part("PRM score", "PRM", Passes().times(scores), of_prm=True)
-    if trains:
+        found["PRM reference"] = ("PRM reference" if "PRM reference" in engines else "PRM", Passes())
+    trained = prm.update_mode != "none"
+    if _distills(config):
+        # The PRM's distribution comes from a pass for each of the policy's.
+        found["PRM in the policy's update"] = ("PRM", Passes().times(epochs))
+    if not trained or (prm.update_mode != "interleaved" and not _distills(config)):
+        found["PRM score"] = ("PRM", Passes())
+    if trained:
         update = training_passes(engine.recompute, bool(engine.adapter), engine.trained_share)
-        # Rollouts of dropped prompts (prm.train_on=judged) are not in the plan: nobody knows how many there will be.
-        replayed = prm.replay.ratio if prm.replay.batches else 0.0
-        yield Part("PRM update", "PRM", update.times(trains * prm.epochs * (1 + replayed)), of_prm=True)
-    if trains and prm.accuracy_freq:
-        yield Part("PRM accuracy", "PRM", Passes().times(1 / prm.accuracy_freq), of_prm=True)
-
-
-def _forward_passes(config: DictConfig, engines: dict[str, Engine], parts: set[str]) -> Iterable[ForwardPasses]:
-    """Those of models with a token budget of their own for them."""
-    trained_like = {"policy": "policy", "KL reference": "policy", "PRM reference": "PRM"}
-    # Its own scores, or those of its base weights as the reference.
-    if "PRM score" in parts or ("PRM reference" in parts and "PRM reference" not in engines):
-        trained_like["PRM"] = "PRM"
-    tokens = -(-_rollouts(config) * longest_sequence(config) // _devices(config))
-    for name, model in trained_like.items():
-        engine = engines.get(name)
-        if engine is None or engine.forward_tokens is None:
-            continue
-        own, training = engine.forward_tokens, engines[model].tokens
-        copied = engine.shape.weights * engine.weight_bytes / engine.shards if engine.stays_on_host else 0.0
-        yield ForwardPasses(name, own, training, -(-tokens // own), -(-tokens // training), copied)
+        found["PRM update"] = ("PRM", update.times(prm.epochs))
+        if prm.accuracy_freq:
+            found["PRM accuracy"] = ("PRM", Passes().times(1 / prm.accuracy_freq))
+    return found
 
 
 def _facts(config: DictConfig, engines: dict[str, Engine]) -> dict[str, Any]:
-    scorer, servers = config.prime.process.scorer if "prime" in config else None, rollout_ranks(config)
+    servers = rollout_ranks(config)
     missing = {
         f"the {servers} devices that generate at the same time": servers,
-        "of K steps, (K + 1) / 2 passes ask for the answer; one is counted (PRM score)": scorer == "answer_likelihood",
-        "the server of the PRM": config.get("prm") and config.prm.enable and "PRM" not in engines,
         "the step reward model": scores_steps(config),
     }
-    first = next((what for what, is_missing in missing.items() if is_missing), None)
-    return ({} if first is None else {"not in the plan": first}) | {
+    absent = [what for what, is_missing in missing.items() if is_missing]
+    return ({"not in the plan": absent[0]} if absent else {}) | {
         "device": config.trainer.device,
         "devices": _devices(config),
         "rollouts per step": _rollouts(config),

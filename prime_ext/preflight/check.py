@@ -6,18 +6,19 @@ Each problem is one line: which key, what it got, what it wants. Those of the fi
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import PRIME_MODES, check_async
-from prime_ext.config.checks import SettingsError, refuse
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.preflight.files import check_files as check_files
 from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_trainer, check_whole_numbers
 from prime_ext.preflight.prm import check_prm
-from prime_ext.preflight.pspo import check_manager_in_prime, read_pspo
+from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
 from prime_ext.run.ray_cluster import address_words
 
@@ -35,46 +36,29 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
 
 
 def check_config(config: DictConfig) -> list[str]:
-    """Everything that can be said from the configuration alone: of PRIME, or, without its sections, of PSPO-WRS."""
-    try:
-        if "prime" not in config and PSPO_SECTION in config:
-            read_pspo(config)
-        else:
-            read_prime(config)
-    except SettingsError as error:
-        return list(error.problems)
-    return []
-
-
-def read_prime(config: DictConfig) -> tuple[PrimeSettings, PRMSettings]:
-    """The sections ``prime`` and ``prm`` of a configuration.
-
-    Raises:
-        SettingsError: with everything that can be said against them and the rest from the configuration alone.
-    """
+    """Return everything that is wrong with a configuration of PRIME, or, without its sections, of PSPO-WRS."""
+    if "prime" not in config and PSPO_SECTION in config:
+        return check_pspo(config)
     problems = [*check_whole_numbers(config)]
-    try:
-        prime = PrimeSettings.of(config)
-    except SettingsError as error:
-        problems.extend(error.problems)
-    try:
-        prm = PRMSettings.of(config)
-    except SettingsError as error:
-        problems.extend(error.problems)
-    refuse(problems)
+    sections: dict[type, Any] = {}
+    for kind in (PrimeSettings, PRMSettings):
+        try:
+            sections[kind] = kind.of(config)
+        except SettingsError as error:
+            problems.extend(error.problems)
+    if problems:
+        return problems
+    prime, prm = sections[PrimeSettings], sections[PRMSettings]
     trained = [ACTOR, *([PRM] if prm.enable else []), *([CRITIC] if prime.critic_sources else [])]
-    refuse(
-        [
-            *_check_trainer(config, prime, prm),
-            *check_rewards(config, prime, prm),
-            *check_critic(config, prime),
-            *check_async(config),
-            *check_machine(config, trained),
-            *check_prm(config, prm),
-            *check_manager_in_prime(config, prime),
-        ]
-    )
-    return prime, prm
+    return [
+        *_check_trainer(config, prime, prm),
+        *check_rewards(config, prime, prm),
+        *check_critic(config, prime),
+        *check_async(config),
+        *check_machine(config, trained),
+        *check_prm(config, prm),
+        *check_manager_in_prime(config, prime),
+    ]
 
 
 def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:

@@ -11,12 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from prime_ext.config.checks import SettingsError, read
-from prime_ext.config.prm_inputs import FIELD, GOLD, OF_ROW, InputSettings, row_text
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, PRMSettings
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
@@ -30,38 +28,37 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
 
 def check_files(config: DictConfig) -> list[str]:
-    """Everything that can be said from the files the configuration names. Returns one line per problem."""
+    """Return everything that is wrong with the files that the configuration names, one line per problem."""
     return list(dict.fromkeys(_problems(config)))
 
 
 def _problems(config: DictConfig) -> Iterable[str]:
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
-    yield from _check_data(config, judged=pspo is None or bool(pspo.outcome_coefficient))
+    sources: dict[str, str] = {}
+    yield from _check_data(config, pspo is None or bool(pspo.outcome_coefficient), sources)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
     if pspo is None and config.prm.enable:
         models["prm.model.path"] = config.prm.model.path
-        models |= {f"prm.teachers.{source}": path for source, path in (config.prm.teachers or {}).items()}
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
-        yield from _check_prm(config)
+        yield from _check_tokenizer("prm.model", config.prm.model)
+        yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
+        yield from check_trainable_layers(config)
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
         yield from _check_model(key, path)
-        if key.startswith("prm.") and config.prm.inputs.retokenize:
-            yield from _check_same_vocabulary(key, path, config.prm.model.path, "prm.model.path")
-        else:
-            yield from _check_same_vocabulary(key, path, policy.model.path, "the policy")
+        yield from _check_same_vocabulary(key, path, policy.model.path)
     yield from check_step_rm(config)
     yield from _check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
     if scorer is not None and scorer.architecture == "token_classification":
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path)
     if pspo is None or pspo.judge:
-        yield from _check_reward(config)
+        yield from _check_reward(config, sources)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
 
@@ -69,55 +66,49 @@ def _problems(config: DictConfig) -> Iterable[str]:
 # ---- data and the reward function ----------------------------------------------------------------------------------
 
 
-def _data_files(config: DictConfig) -> Iterable[tuple[str, str]]:
-    """Key and name of every data file."""
-    for key in DATA_KEYS:
-        files = config.data[key]
-        for name in [files] if isinstance(files, str) else files or []:
-            yield f"data.{key}", str(name)
+def _check_data(config: DictConfig, judged: bool, sources: dict[str, str]) -> Iterable[str]:
+    """Check that all data exist with the columns that are read; PSPO-WRS needs no gold answers.
 
-
-def _parquet(name: str) -> Any:
-    """The parquet file of that name; None for one that is elsewhere, or no parquet file by its name.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
+    Args:
+        config: of the run.
+        judged: whether verifiers judge the rollouts.
+        sources: filled with the data sources of all rows, and the file that has each.
     """
     import pyarrow.parquet
 
-    path = Path(name).expanduser()
-    return pyarrow.parquet.ParquetFile(path) if path.suffix == ".parquet" and path.is_file() else None
-
-
-def _check_data(config: DictConfig, judged: bool) -> Iterable[str]:
-    """Whether all data are there, with the columns that are read: PSPO-WRS does without gold answers."""
     source = config.data.get("reward_fn_key", "data_source")
     columns = [config.data.prompt_key, *([source, "reward_model"] if judged else [])]
-    for key in DATA_KEYS:
-        if not config.data[key]:
-            yield f"data.{key} is not set; name one or more parquet files"
-    for key, name in _data_files(config):
-        if "://" not in name and not Path(name).expanduser().is_file():
-            yield f"{key}: {name} does not exist"
-            continue
-        try:
-            file = _parquet(name)
-        except Exception as error:
-            yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
-            continue
-        if file is None:
-            continue
-        missing = [column for column in columns if column not in file.schema_arrow.names]
-        if missing:
-            yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
-        if file.metadata.num_rows == 0:
-            yield f"{key}: {name} has no rows"
+    for key in (f"data.{name}" for name in DATA_KEYS):
+        files = OmegaConf.select(config, key)
+        if not files:
+            yield f"{key} is not set; name one or more parquet files"
+        for name in [files] if isinstance(files, str) else files or []:
+            path = Path(name).expanduser()
+            if "://" in name or not path.is_file():
+                if "://" not in name:
+                    yield f"{key}: {name} does not exist"
+                continue
+            if path.suffix != ".parquet":
+                continue
+            try:
+                file = pyarrow.parquet.ParquetFile(path)
+                found = file.read([source])[source].unique().to_pylist() if source in file.schema_arrow.names else []
+            except Exception as error:
+                yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
+                continue
+            sources |= {str(value): f"{key}: {name}" for value in found}
+            missing = [column for column in columns if column not in file.schema_arrow.names]
+            if missing:
+                yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
+            if file.metadata.num_rows == 0:
+                yield f"{key}: {name} has no rows"
 
 
-def _check_reward(config: DictConfig) -> Iterable[str]:
-    """The arguments of prime_ext's reward function, and whether it knows a verifier for every row."""
+def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
+    """Check the arguments of prime_ext's reward function, and that it knows a verifier for every data source."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
+    from prime_ext.verifiers.sources import UnknownSource, source_of
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != REWARD_FUNCTION or function.name != compute_score.__name__:
@@ -134,8 +125,12 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     except (ImportError, ValueError) as error:
         yield f"{section}{'.modules' if isinstance(error, ImportError) else ''}: {error}"
         return
-    tasks: set[str] = set()
-    yield from _collect_tasks(config, tasks)
+    tasks = set()
+    for source, where in sorted(sources.items()):
+        try:
+            tasks.add(source_of(source).task)
+        except UnknownSource as error:
+            yield f"{where}: {error}"
     manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
     tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER, STEP_SCORES_MANAGER)
     if "math" in tasks and strict and not tells_prompt:
@@ -148,24 +143,6 @@ def _check_reward(config: DictConfig) -> Iterable[str]:
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
         yield from _check_sandbox()
-
-
-def _collect_tasks(config: DictConfig, tasks: set[str]) -> Iterable[str]:
-    """Add the tasks of all rows to ``tasks``; files and columns that cannot be read are reported by others."""
-    from prime_ext.verifiers.sources import UnknownSource, source_of
-
-    column = config.data.get("reward_fn_key", "data_source")
-    for key, name in _data_files(config):
-        try:
-            file = _parquet(name)
-            values = [] if file is None else file.read([column])[column].unique().to_pylist()
-        except (OSError, ValueError, KeyError):
-            continue
-        for source in sorted({str(value) for value in values}):
-            try:
-                tasks.add(source_of(source).task)
-            except UnknownSource as error:
-                yield f"{key}: {name}: {error}"
 
 
 def _check_sandbox() -> Iterable[str]:
@@ -215,15 +192,15 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
         yield f"{section}.path: {folder} has no tokenizer; save it beside the weights, or set {section}.tokenizer_path"
 
 
-def _check_same_vocabulary(key: str, path: str | None, other: str, name: str) -> Iterable[str]:
+def _check_same_vocabulary(key: str, path: str | None, other: str) -> Iterable[str]:
     if not path or path == other or not (_has_config(path) and _has_config(other)):
         return
     ours, theirs = Path(path).expanduser(), Path(other).expanduser()
     vocabulary, expected, size = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs), _n_embeddings(ours)
     if vocabulary is not None and expected is not None and vocabulary != expected:
-        yield f"{key}: {path} has another vocabulary than {name} {other}; they must share one tokenizer"
+        yield f"{key}: {path} has another vocabulary than the policy {other}; they must share one tokenizer"
     elif size is not None and expected and size <= max(expected.values()):
-        yield f"{key}: {path} has fewer embeddings than the tokenizer of {name} has tokens"
+        yield f"{key}: {path} has fewer embeddings than the tokenizer of the policy has tokens"
 
 
 def _n_embeddings(folder: Path) -> int | None:
@@ -243,89 +220,11 @@ def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
     return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
 
 
-# ---- the PRM -------------------------------------------------------------------------------------------------------
-
-
-def _check_prm(config: DictConfig) -> Iterable[str]:
-    """Its tokenizer and layers, its server, and what it reads in place of the rollouts."""
-    prm = config.prm
-    yield from _check_tokenizer("prm.model", prm.model)
-    yield from check_output_layer("prm.model", prm.model, prm.engine.get("strategy"))
-    yield from check_trainable_layers(config)
-    if prm.server.address is not None:
-        from prime_ext.prm.served_prm import check_server
-
-        try:
-            longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
-            check_server(PRMSettings.of(config).server, longest)
-        except SettingsError as error:
-            yield from error.problems
-    try:
-        inputs = read(InputSettings, OmegaConf.to_container(prm.inputs, resolve=True), "prm.inputs")
-    except SettingsError:
-        # Said with the rest of the section.
-        return
-    if inputs.retokenize:
-        yield from _check_own_tokenizer(prm.model)
-    key = "prm.inputs.template"
-    if config.prime.process.scorer == "answer_likelihood":
-        key, inputs = "prime.process.scorer=answer_likelihood", InputSettings(False, f"{{{GOLD}}}")
-    for of, name in _data_files(config):
-        if of == "data.train_files" and inputs.templates:
-            yield from _check_hints(name, key, inputs, config.data.get("reward_fn_key", "data_source"))
-
-
-def _check_own_tokenizer(model: Any) -> Iterable[str]:
-    from transformers import AutoTokenizer
-
-    path, key = model.tokenizer_path or model.path, "prm.inputs.retokenize=true"
-    if not Path(str(path)).expanduser().is_dir():
-        return
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=bool(model.trust_remote_code))
-    except (OSError, ValueError) as error:
-        yield f"{key}: no tokenizer can be read from {path} ({str(error).splitlines()[0]})"
-        return
-    lacking = {
-        "a fast version, which knows the characters of its tokens": tokenizer.is_fast,
-        "a chat template for the prompts": tokenizer.chat_template,
-        "an end-of-sequence token": tokenizer.eos_token_id is not None,
-    }
-    yield from (f"{key}: the tokenizer of {path} lacks {what}" for what, there in lacking.items() if not there)
-
-
-def _check_hints(name: str, key: str, inputs: InputSettings, source: str) -> Iterable[str]:
-    """Rows of the training data without what their template asks of them."""
-    try:
-        file = _parquet(name)
-    except (OSError, ValueError):
-        # Said of the data.
-        return
-    if file is None:
-        return
-    columns = [source, *inputs.columns]
-    absent = [column for column in columns if column not in file.schema_arrow.names]
-    if absent:
-        yield f"{key} needs the column {absent[0]!r}, which {name} does not have"
-        return
-    total, missing = 0, dict.fromkeys(sorted(inputs.fields), 0)
-    for batch in file.iter_batches(columns=columns):
-        for row in batch.to_pylist():
-            total += 1
-            template = inputs.template_of(str(row[source]))
-            for field in set(FIELD.findall(template or "")):
-                # Others are known in training only.
-                missing[field] += (field == GOLD or field.startswith(OF_ROW)) and row_text(field, row) is None
-    for field, count in missing.items():
-        if count:
-            yield f"{key}: {{{field}}} is not there, or empty, in {count} of {total} rows of {name}"
-
-
 # ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --------------------
 
 
 def _check_tools(config: DictConfig) -> Iterable[str]:
-    """Whether a tool agent loop has a parser and tools."""
+    """Check that a tool agent loop has a parser, and tools whose classes can be imported."""
     turns, loop = config.actor_rollout_ref.rollout.multi_turn, config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop not in TOOL_LOOPS:
         return
@@ -334,25 +233,18 @@ def _check_tools(config: DictConfig) -> Iterable[str]:
     section = "actor_rollout_ref.rollout.multi_turn"
     if turns.format not in ToolParser._registry:
         yield f"{section}.format={turns.format} is no tool parser of verl: {', '.join(ToolParser._registry)}"
-    paths = {key: turns.get(key) for key in ("tool_config_path", "function_tool_path")}
+    paths = {f"{section}.{name}": turns.get(name) for name in ("tool_config_path", "function_tool_path")}
     if not any(paths.values()):
         yield f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml is an example"
     for key, name in paths.items():
         if name and not Path(name).expanduser().exists():
-            yield f"{section}.{key}={name} does not exist"
-        elif name and key == "tool_config_path":
-            yield from _check_classes(f"{section}.{key}={name}", Path(name).expanduser())
-
-
-def _check_classes(key: str, path: Path) -> Iterable[str]:
-    try:
-        names = [tool["class_name"] for tool in OmegaConf.load(path)["tools"]]
-    except (YAMLError, KeyError, TypeError, IndexError):
-        yield f"{key} is no list `tools` of entries with class_name"
-        return
-    for name in names:
-        module, _, attribute = str(name).rpartition(".")
-        try:
-            getattr(import_module(module), attribute)
-        except (ImportError, ValueError, AttributeError) as error:
-            yield f"{key}: class_name {name} cannot be imported: {error}"
+            yield f"{key}={name} does not exist"
+        elif name and key.endswith("tool_config_path"):
+            try:
+                for tool in OmegaConf.load(Path(name).expanduser())["tools"]:
+                    module, _, attribute = tool["class_name"].rpartition(".")
+                    getattr(import_module(module), attribute)
+            except (YAMLError, KeyError, TypeError, IndexError):
+                yield f"{key}={name} is no list `tools` of entries with class_name"
+            except (ImportError, ValueError, AttributeError) as error:
+                yield f"{key}={name}: a class_name cannot be imported: {error}"

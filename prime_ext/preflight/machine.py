@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of sizes, kernels and machine that every trainer of prime_ext shares. One line per problem."""
+"""Checks of sizes and kernels that every trainer of prime_ext shares. One line per problem."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import prompts_per_update
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
-from prime_ext.cpu import is_active
 from prime_ext.preflight.prm import has_adapter
-from prime_ext.run.console import STYLES
-from prime_ext.run.ray_cluster import address_of, check_own_cpus, reservation
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.
@@ -51,9 +48,6 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
         config: the whole configuration.
         trained: sections of the models that are trained, or may be: :data:`ACTOR`, :data:`CRITIC`, :data:`PRM`.
     """
-    style = config.trainer.get("console", "lines")
-    if style not in STYLES:
-        yield f"trainer.console={style!r} is not one of {', '.join(STYLES)}"
     for section in trained:
         parallel, budgets = _parallel_ranks(config, section)
         yield from _check_batches(config, section, parallel)
@@ -66,8 +60,9 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
     if rollout.get("name") == "transformers" and has_adapter(model) and not merged:
         yield "actor_rollout_ref.model.lora.merge must be true: rollout.name=transformers cannot serve LoRA adapters"
     if config.trainer.device == "cpu":
-        keys = [key for section in trained for key in STRATEGIES[section]]
-        yield from check_cpu(config, {key: OmegaConf.select(config, key, default="fsdp2") for key in keys})
+        for key in (key for section in trained for key in STRATEGIES[section]):
+            if (strategy := OmegaConf.select(config, key, default="fsdp2")) != "fsdp2":
+                yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:
@@ -149,20 +144,3 @@ def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[
     if ranks > 1 and not attention.startswith("flash_attention"):
         named = f"{key}.override_config.attn_implementation={attention}"
         yield f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at flash_attention_2"
-
-
-def check_cpu(config: DictConfig, strategies: Mapping[str, str]) -> Iterable[str]:
-    """What CPU mode needs: the platform, FSDP2, and enough logical slots where the run starts Ray itself."""
-    if not is_active():
-        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
-    for key, strategy in strategies.items():
-        if strategy != "fsdp2":
-            yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
-    if address_of(config) is not None:
-        # What a running cluster has is no part of the configuration.
-        return
-    yield from check_own_cpus(config)
-    reserved = reservation(config)
-    needed, gpus = reserved.ranks + reserved.rollouts, config.ray_kwargs.ray_init.get("num_gpus", 0) or 0
-    if gpus < needed:
-        yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {needed} logical GPU slots, one for each rank"

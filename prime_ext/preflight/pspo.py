@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import PSPO_MODES, VERL_MODES, check_async
-from prime_ext.config.checks import SettingsError, refuse
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import (
     GROUP_ESTIMATORS,
     MANAGER,
@@ -30,22 +30,25 @@ from prime_ext.step_rm.scorers.build import check_model, check_server
 _NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
-def read_pspo(config: DictConfig) -> PSPOSettings:
-    """The section ``pspo`` of a configuration for the ``pspo_*`` trainers, or verl's own with the manager.
+def check_pspo(config: DictConfig) -> list[str]:
+    """Return everything that is wrong with a configuration for the ``pspo_*`` trainers, or verl's own with the manager.
 
-    Raises:
-        SettingsError: with everything that can be said against it and the rest from the configuration alone.
+    One line per problem.
     """
     problems = [*check_whole_numbers(config)]
     try:
         pspo, scorer = sections_of(config)
     except SettingsError as error:
-        raise SettingsError(*problems, *error.problems) from error
-    refuse(problems)
+        return [*problems, *error.problems]
+    if problems:
+        return problems
     trained = [ACTOR, CRITIC] if config.algorithm.adv_estimator == "gae" else [ACTOR]
-    own = (*_check_trainer(config, pspo), *check_scorer(config, scorer))
-    refuse([*own, *check_async(config), *check_machine(config, trained)])
-    return pspo
+    return [
+        *_check_trainer(config, pspo),
+        *check_scorer(config, scorer),
+        *check_async(config),
+        *check_machine(config, trained),
+    ]
 
 
 def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the logger ``console`` prints: one line for each step, each validation and each checkpoint.
-
-verl prints every metric in one line of several thousand characters, beside a progress bar and dictionaries of
-validation metrics. ``trainer.console=verl`` leaves it at that; all metrics are in the other loggers in any case.
-"""
+"""What the logger ``console`` prints: one line for each step and each validation, in place of every metric."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
-from prime_ext.run.quiet import silent
-
-STYLES = ("lines", "verl")
 # What is shown of a step: label, the metrics that may hold it, format, unit. The first that is there is shown.
 COLUMNS = (
     ("accuracy", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
@@ -34,23 +28,10 @@ SECONDS = "timing_s/step"
 RECENT = 20
 
 
-def prints_lines(config: DictConfig) -> bool:
-    """Whether a run prints lines: ``console`` is among its loggers, and ``trainer.console`` is not ``verl``."""
+def logs_to_console(config: DictConfig) -> bool:
+    """Return whether ``console`` is among the loggers of a run."""
     loggers = config.trainer.get("logger", None) or []
-    names = list(loggers) if isinstance(loggers, list | tuple | ListConfig) else [loggers]
-    return "console" in names and config.trainer.get("console", "lines") == "lines"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the two largest units that say something: ``48 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+    return "console" in ([loggers] if isinstance(loggers, str) else loggers)
 
 
 class ConsoleLines:
@@ -62,11 +43,12 @@ class ConsoleLines:
     """
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
-        self._total_steps, self._clock = total_steps, clock
+        self._total_steps = total_steps
+        self._clock = clock
         self._ends = deque([clock()], maxlen=RECENT + 1)
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Print what verl logs of a step: its line, and that of the validation behind it.
+        """Print the line of a step and that of its validation.
 
         Args:
             data: metrics by name.
@@ -74,43 +56,44 @@ class ConsoleLines:
         """
         if SECONDS in data:
             self._ends.append(self._clock())
-            print(self._step_line(data, step), flush=True)
-        scores = [
-            f"{' '.join(name.removeprefix('val-core/').rsplit('/', 2))} {value:.3f}"
-            for name, value in data.items()
-            if name.startswith("val-core/")
-        ]
+            print(self._format_step(data, step), flush=True)
+        scores = {name.removeprefix("val-core/"): data[name] for name in data if name.startswith("val-core/")}
         if scores:
-            print(f"validation after step {step}  " + "  ".join(scores), flush=True)
+            line = "  ".join(f"{' '.join(name.rsplit('/', 2))} {value:.3f}" for name, value in scores.items())
+            print(f"validation after step {step}  {line}", flush=True)
 
-    def _step_line(self, data: Mapping[str, Any], step: int) -> str:
+    def _format_step(self, data: Mapping[str, Any], step: int) -> str:
         parts = [f"step {step}/{self._total_steps}"]
         for label, names, form, unit in COLUMNS:
             value = next((float(data[name]) for name in names if name in data), math.nan)
             if math.isfinite(value):
                 parts.append(f"{label} {value:{form}}{unit}")
         parts.append(f"{data[SECONDS]:.1f} s")
-        left = (self._total_steps - step) * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        return "  ".join([*parts, f"{duration(left)} left"] if step < self._total_steps else parts)
+        if step < self._total_steps:
+            seconds = (self._total_steps - step) * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+            parts.append(f"{timedelta(seconds=round(seconds))} left")
+        return "  ".join(parts)
 
 
 @contextmanager
-def lines_in(module: Any, console: ConsoleLines) -> Iterator[None]:
-    """Within this context a run of verl's trainer prints the lines of ``console``, and nothing of its own.
+def replace_console(module: Any, console: ConsoleLines) -> Iterator[None]:
+    """Within this context verl's trainer logs to ``console``, and shows no progress bar between its lines.
 
     Args:
-        module: ``verl.trainer.ppo.v1.trainer_base``, whose loop prints.
+        module: ``verl.trainer.ppo.v1.trainer_base``.
         console: replaces verl's console logger; all others are verl's.
     """
-    make_tracking, bar, pretty = module.Tracking, module.tqdm, module.pprint
+    make_tracking, bar = module.Tracking, module.tqdm
 
-    def tracking(*arguments: Any, **keywords: Any) -> Any:
-        made = make_tracking(*arguments, **keywords)
-        made.logger["console"] = console
-        return made
+    def build_tracking(*arguments: Any, **keywords: Any) -> Any:
+        tracking = make_tracking(*arguments, **keywords)
+        tracking.logger["console"] = console
+        return tracking
 
-    module.Tracking, module.tqdm, module.pprint = tracking, partial(bar, disable=True), silent
+    module.Tracking = build_tracking
+    module.tqdm = partial(bar, disable=True)
     try:
         yield
     finally:
-        module.Tracking, module.tqdm, module.pprint = make_tracking, bar, pretty
+        module.Tracking = make_tracking
+        module.tqdm = bar

@@ -5,7 +5,7 @@ And one line on the console for what happens (:mod:`prime_ext.run.console`)."""
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint
-from prime_ext.run.console import ConsoleLines, lines_in, prints_lines
+from prime_ext.run.console import ConsoleLines, logs_to_console, replace_console
 from prime_ext.run.ray_cluster import require_resources
 from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
@@ -62,9 +62,11 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
-        lines = prints_lines(self.config)
+        console: AbstractContextManager[None] = nullcontext()
+        if logs_to_console(self.config):
+            console = replace_console(trainer_base, ConsoleLines(self.total_training_steps))
         try:
-            with lines_in(trainer_base, ConsoleLines(self.total_training_steps)) if lines else nullcontext():
+            with console:
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -110,7 +112,7 @@ class GuardedRunMixin(_Trainer):
         return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _say(self, line: str) -> None:
-        if prints_lines(self.config):
+        if logs_to_console(self.config):
             print(line, flush=True)
 
     def _save_more(self, folder: Path) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run wants of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
+"""What a run needs of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
 
 Ray that a run starts itself hands its environment on. Workers of a running cluster have that of ``ray start`` instead,
 on every node; what a run needs and a recipe sets has to travel with ``ray.init``. With fewer logical CPUs than it
-reserves, or GPUs for a step scorer, Ray waits without a word.
+reserves, or GPUs for a step scorer, Ray waits silently.
 """
 
 import os
@@ -21,8 +21,6 @@ from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 
 ADDRESS = "RAY_ADDRESS"
 _INIT = "ray_kwargs.ray_init"
-_VARIABLES = f"{_INIT}.runtime_env.env_vars"
-
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
 # node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
 _PATHS = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR")
@@ -41,7 +39,6 @@ _NAMES = (
     "VERL_PLATFORM",
     "VERL_USE_EXTERNAL_MODULES",
 )
-
 # verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
@@ -49,70 +46,52 @@ CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 _ON_CPU = "step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
 
 
-def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """``RAY_ADDRESS`` as an override, so that the configuration says what the run uses; none if it already does.
+class ClusterTooSmall(RuntimeError):
+    """A run could not get what it reserves."""
 
-    Returns no word either for ``RAY_ADDRESS=local``, which is Ray's word for a cluster of one's own.
+
+def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return ``RAY_ADDRESS`` as an override, so that the configuration holds what the run uses; none if it does.
+
+    ``RAY_ADDRESS=local`` is Ray's word for a new cluster, and gives no override either.
     """
     address = environment.get(ADDRESS, "").strip()
     given = re.compile(rf"\+{{0,2}}{re.escape(_INIT)}\.address=")
     if not address or address == "local" or any(map(given.match, overrides)):
         return []
-    return [f"++{_INIT}.address={_quoted(address)}"]
+    return [f"++{_INIT}.address={_quote(address)}"]
 
 
 def address_of(config: DictConfig) -> str | None:
-    """Address of the running cluster that a run connects to; None when it starts Ray itself."""
+    """Return the address of the running cluster that a run connects to; None when it starts Ray itself."""
     address = config.ray_kwargs.ray_init.get("address")
     return None if address in (None, "", "local") else str(address)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
-    """Overrides that carry the run's environment to the workers of a running cluster. Relative paths become absolute.
+    """Return overrides that carry the run's environment to the workers of a running cluster, with absolute paths.
 
-    What the configuration sets itself (``+ray_kwargs.ray_init.runtime_env.env_vars.NAME=VALUE``) stays.
+    Variables that the configuration sets (``+ray_kwargs.ray_init.runtime_env.env_vars.NAME=VALUE``) stay.
     """
     if address_of(config) is None:
         return []
-    own = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
-    found = {name: environment[name] for name in _NAMES if environment.get(name) and name not in own}
+    configured = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
+    variables = {name: environment[name] for name in _NAMES if environment.get(name) and name not in configured}
     for name in _PATHS:
-        if name in found:
-            found[name] = str(Path(found[name]).expanduser().absolute())
-    if "PYTHONPATH" in found:
-        folders = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
-    return [f"++{_VARIABLES}.{name}={_quoted(value)}" for name, value in found.items()]
+        if name in variables:
+            variables[name] = str(Path(variables[name]).expanduser().absolute())
+    if "PYTHONPATH" in variables:
+        folders = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
+    return [f"++{_INIT}.runtime_env.env_vars.{name}={_quote(value)}" for name, value in variables.items()]
 
 
-def check_cluster(config: DictConfig) -> Iterable[str]:
-    """What would go wrong when the run connects to Ray, or waits for nodes that cannot come."""
-    init, nodes = config.ray_kwargs.ray_init, config.trainer.nnodes
-    if address_of(config) is None:
-        if nodes > 1:
-            yield (
-                f"trainer.nnodes={nodes} needs a Ray cluster of {nodes} nodes, and no address of one is given; start "
-                f"one with `ray start` and set {ADDRESS} (docs/how_to/multi_node.md)"
-            )
-        return
-    for name in ("num_cpus", "num_gpus", "resources", "object_store_memory"):
-        if init.get(name) is not None:
-            yield (
-                f"{_INIT}.{name}={init[name]} cannot be said of a cluster that is running ({address_of(config)}); "
-                f"give it to `ray start`, and null here"
-            )
-
-
-def _quoted(value: str) -> str:
-    """As Hydra reads it literally."""
+def _quote(value: str) -> str:
+    """Return a value as Hydra reads it literally."""
     return "'" + value.replace("'", "\\'") + "'"
 
 
-# ---- what a run reserves --------------------------------------------------------------------------------------------
-
-
-class ClusterTooSmall(RuntimeError):
-    """A run could not get what it reserves."""
+# ---- what a run reserves -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -138,64 +117,70 @@ class Reservation:
 
 
 def reservation(config: DictConfig) -> Reservation:
-    """That of a configuration."""
+    """Return what a configuration reserves."""
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     return Reservation(ranks, rollout_ranks(config), config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
 
 
-def check_own_cpus(config: DictConfig) -> Iterable[str]:
-    """Whether the Ray that a run starts on this machine would have too few; nothing for a running cluster."""
-    if address_of(config) is not None:
-        return
-    given, needed = config.ray_kwargs.ray_init.num_cpus, reservation(config)
-    cpus = (os.cpu_count() or 1) if given is None else given
-    if cpus < needed.cpus:
-        yield (
-            f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; they are only a number to Ray, so "
-            f"set it to {needed.cpus} or more"
-        )
-
-
 def scorer_gpus(config: DictConfig) -> float:
-    """GPUs that a local step scorer reserves on each node beside those that train; 0 without one."""
+    """Return the GPUs that a local step scorer reserves on each node besides those that train; 0 without one."""
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
     return float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
 
 
-def check_own_gpus(config: DictConfig) -> Iterable[str]:
-    """Whether a run on GPUs has the platform, and Ray on this machine the GPUs; nothing for other devices.
+def check_ray(config: DictConfig) -> Iterable[str]:
+    """Yield one line for everything that this machine lacks for a run; of a running cluster only the platform.
 
-    Of a running cluster only the platform is asked here.
+    :func:`require_resources` checks a cluster once the run is connected to it.
     """
-    if config.trainer.device != "cuda":
-        return
+    trainer = config.trainer
     platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    if platform == "cpu":
+    if trainer.device == "cuda" and platform == "cpu":
         yield (
             "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
             "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
         )
+    elif trainer.device == "cpu" and platform != "cpu":
+        yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
+    if address_of(config) is not None:
         return
+    if trainer.nnodes > 1:
+        yield (
+            f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no address of one is "
+            f"given; start one and set {ADDRESS} (docs/how_to/multi_node.md)"
+        )
+    init, needed = config.ray_kwargs.ray_init, reservation(config)
+    cpus = (os.cpu_count() or 1) if init.num_cpus is None else init.num_cpus
+    if cpus < needed.cpus:
+        only = "they are only a number to Ray, so set it to"
+        yield f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; {only} {needed.cpus} or more"
+    if trainer.device == "cpu":
+        slots, gpus = needed.ranks + needed.rollouts, init.get("num_gpus", 0) or 0
+        if gpus < slots:
+            yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots, one for each rank"
     # trainer.device=cuda is verl's default, and means NPUs where there are some.
-    if address_of(config) is not None or platform not in ("", "cuda") or find_spec("torch_npu") is not None:
-        return
+    elif trainer.device == "cuda" and platform in ("", "cuda") and find_spec("torch_npu") is None:
+        yield from _check_gpus(config)
+
+
+def _check_gpus(config: DictConfig) -> Iterable[str]:
     import torch
 
     given = config.ray_kwargs.ray_init.get("num_gpus")
-    found = torch.cuda.device_count() if given is None else given
+    available = torch.cuda.device_count() if given is None else given
     trainer, pool, extra = config.trainer, config.reward.reward_model, scorer_gpus(config)
     parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
     if pool.enable and pool.enable_resource_pool:
         parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
     parts["step_scorer.actor.num_gpus"] = extra
-    if found < sum(parts.values()):
+    if available < sum(parts.values()):
         wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
         remedy = f"; or {_ON_CPU}: the step scorer on the CPU" if extra else ""
-        yield f"this machine has {found} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
+        yield f"this machine has {available} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Ask for enough logical CPUs in all nodes together, for the ranks of a node on one, and for a GPU for the scorer.
+    """Require enough logical CPUs in all nodes together, for the ranks of a node on one, and a GPU for the scorer.
 
     Args:
         config: of the run.
@@ -204,15 +189,15 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
     Raises:
         ClusterTooSmall: there are fewer.
     """
-    found = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
+    cpus = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
     needed, more = reservation(config), "give `ray start` more with --num-cpus"
-    if sum(found) < needed.cpus:
-        raise ClusterTooSmall(f"Ray has {sum(found):g} logical CPUs, and {needed}; {more}")
+    if sum(cpus) < needed.cpus:
+        raise ClusterTooSmall(f"Ray has {sum(cpus):g} logical CPUs, and {needed}; {more}")
     ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
-    enough = sum(cpus >= CPUS_PER_RANK * ranks for cpus in found)
+    enough = sum(count >= CPUS_PER_RANK * ranks for count in cpus)
     if enough < wanted:
         raise ClusterTooSmall(
-            f"{enough} of {len(found)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
+            f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
         )
     extra = scorer_gpus(config)
@@ -220,6 +205,6 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise ClusterTooSmall(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
-            f"step_scorer.actor.num_gpus={extra:g} on each beside trainer.n_gpus_per_node={ranks}; lower one of the "
+            f"step_scorer.actor.num_gpus={extra:g} on each besides trainer.n_gpus_per_node={ranks}; lower one of the "
             f"two, or set {_ON_CPU}"
         )

@@ -19,14 +19,12 @@ from verl.utils.debug import marked_timer
 from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
-from prime_ext.config.settings import SettingsError
+from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
-from prime_ext.preflight.check import read_prime
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.served_prm import ServedPRM
@@ -43,7 +41,6 @@ from prime_ext.trainer.scorer_rows import ScorerRowsBuilder
 from prime_ext.trainer.step_scorers import AnswerScorer, step_scorer
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +57,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
     base_mode: str
 
     def __init__(self, config: DictConfig):
-        refuse(check_verl())
-        self.prime, prm_settings = read_prime(config)
+        self.prime = PrimeSettings.of(config)
+        prm_settings = PRMSettings.of(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
         kind = ImplicitPRM if prm_settings.server.address is None else ServedPRM
         self.prm = kind(config, prm_settings) if prm_settings.enable else None

@@ -15,16 +15,13 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from prime_ext.algorithms.steps import valid_ends
-from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
-from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings
-from prime_ext.preflight.pspo import read_pspo
+from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.trainer.prompts import set_uids
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json
-from prime_ext.verl_compat import check_verl
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +113,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
     base_mode: str
 
     def __init__(self, config: DictConfig):
-        refuse(check_verl())
-        self.pspo = read_pspo(config)
+        self.pspo, _ = sections_of(config)
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
             config.trainer.v1.trainer_mode = self.base_mode

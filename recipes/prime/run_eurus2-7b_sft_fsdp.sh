@@ -11,7 +11,7 @@
 # 6,144 tokens (that of the authors' published configuration). On the paper's data that is 7,179 updates. 6,144 tokens are
 # more than the 4,096 positions that the base model was trained with; MAX_LENGTH=4096 keeps to them. After an interruption
 # the same command goes on from its last checkpoint, which holds a Hugging Face folder, too.
-# DRY_RUN=1 prints memory, time and disk space instead of training (the paper's data: ROWS=229763 MEAN_TOKENS=1391);
+# DRY_RUN=1 prints the command instead of running it;
 # SHRINK=1 makes two steps with a tiny untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 begin 1 "MODEL OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ SEED
-    CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN" "$@"
+    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 TRAIN=$1
 shift
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}

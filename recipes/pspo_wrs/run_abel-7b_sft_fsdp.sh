@@ -9,7 +9,7 @@
 # One epoch at 3e-5 with 3 % warm-up, 64 conversations per update, 1,024 tokens, as the original. After an interruption
 # the same command goes on from its last checkpoint. python -m prime_ext.generate.export makes a Hugging
 # Face folder of a checkpoint; with hf_model among its contents, as here, there is one already.
-# DRY_RUN=1 prints memory, time and disk space instead of training (ROWS, MEAN_TOKENS); SHRINK=1 makes two steps with a tiny
+# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
 # untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are composed by a test on the CPU.
@@ -17,8 +17,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 2 "OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ CHECKS DRY_RUN
-    ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN" "$@"
+begin 2 "OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ
+    DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 TRAIN=$2
 shift 2

@@ -10,7 +10,7 @@
 # bert-large-uncased, three classes, 10 epochs at 2e-5 with 5 % warm-up, 2,048 steps per update, 256 tokens, and the
 # separator as text. Differs from the original: a test split that cannot leak, the checkpoint chosen on a validation
 # split, a temperature fitted on it. After an interruption the same command goes on from its last checkpoint.
-# DRY_RUN=1 prints memory, time and disk space instead of training (ROWS, MEAN_TOKENS); SHRINK=1 makes two steps with a tiny
+# DRY_RUN=1 prints the command; SHRINK=1 makes two steps with a tiny
 # untrained model on the CPU.
 #
 # NEVER RUN ON A GPU: its settings are checked by a test on the CPU, and the same training runs in
@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 begin 2 "OUTPUT_DIR FORMAT (pspo prm800k math_shepherd chains) N_GPUS BATCH EFFECTIVE_BATCH LR EPOCHS
-    MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN ROWS MEAN_TOKENS DEVICE_MEMORY SHRINK PYTHON TORCHRUN" "$@"
+    MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 STEPS=$2
 shift 2
@@ -47,7 +47,7 @@ if [[ "$STEPS" != *.parquet ]]; then
         "$PYTHON" -m prime_ext.step_rm.convert "--${FORMAT//_/-}" "$STEPS" --output "$DATA"
     STEPS=$DATA
 fi
-launch_supervised step_rm prime_ext.step_rm.train \
+launch_supervised prime_ext.step_rm.train \
     model.path="$MODEL" \
     data.files="$STEPS" \
     data.layout=text \

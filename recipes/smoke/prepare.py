@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from prime_ext.config.compose import SFT_CONFIG
 from prime_ext.offline_prm.settings import STEP_LOSSES
-from prime_ext.plan.supervised import STEP_RM_CONFIG
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
@@ -235,7 +233,7 @@ def prepare_step_rm(folder: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("family", choices=("prime", "pspo", "offline_prm", SFT_CONFIG, STEP_RM_CONFIG))
+    parser.add_argument("family", choices=("prime", "pspo", "offline_prm", "sft", "step_rm"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("words", nargs="*", help="overrides of the recipe")
     parser.add_argument("--nodes", type=int, help="of a Ray cluster that is running")
@@ -247,8 +245,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if family == "offline_prm":
         found = prepare_offline_prm(folder, options.words)
-    elif family in (SFT_CONFIG, STEP_RM_CONFIG):
-        found = prepare_sft(folder) if family == SFT_CONFIG else prepare_step_rm(folder)
+    elif family == "sft":
+        found = prepare_sft(folder)
+    elif family == "step_rm":
+        found = prepare_step_rm(folder)
     else:
         prepare(family, folder, options.tools)
         found = overrides(family, folder, options.nodes, options.steps, options.rollout, options.tools)

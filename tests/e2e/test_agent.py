@@ -32,9 +32,9 @@ def run_dir(tmp_path_factory):
     write_json(run / "evaluation_before.json", evaluate(run / "sft", run / "data" / "test.parquet"))
     (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))
     (run / "seconds.tsv").write_text("prime\t1\n")
-    # Losses that learn from wrong answers alone: there may be no others yet.
-    overrides = ["variant=guarded", "prime.process.granularity=turn", "prime.process.estimator=turn_pooled"]
-    overrides += ["prime.turns.coefficient=0.5", "prime.outcome.estimator=gigpo"]
+    # The tool's rewards are something to learn from also where all answers are wrong.
+    overrides = ["variant=guarded", "prime.process.granularity=turn", "prime.process.estimator=turn_rloo"]
+    overrides += ["prime.turns.coefficient=0.5"]
     overrides += ["prime.filter.enable=false", "prime.process.reliability_gate=false"]
     train = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
     with (run / "log.txt").open("w") as log:

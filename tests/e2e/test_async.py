@@ -2,7 +2,6 @@
 """The asynchronous modes through verl's main: they train, generate meanwhile, and resume without losing a prompt."""
 
 import math
-import shutil
 
 import e2e_harness as harness
 import pytest
@@ -12,7 +11,7 @@ from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
 
-BATCH, STEPS, SAVED = 4, 4, 2
+BATCH, STEPS, SAVED = 4, 8, 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
     "trainer.total_epochs=50",
@@ -54,16 +53,6 @@ def inputs(tmp_path_factory):
 def colocate(inputs, tmp_path_factory):
     """Folder of a run in the colocated mode."""
     folder = tmp_path_factory.mktemp("colocate")
-    harness.run(inputs, folder, COLOCATE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def resumed(inputs, colocate, tmp_path_factory):
-    """Folder of a run that goes on from the first checkpoint of the other."""
-    folder = tmp_path_factory.mktemp("resumed")
-    name = f"global_step_{SAVED}"
-    shutil.copytree(colocate / "checkpoints" / name, folder / "checkpoints" / name)
     harness.run(inputs, folder, COLOCATE)
     return folder
 
@@ -115,40 +104,18 @@ def test_the_colocated_mode_trains(colocate):
     assert metrics[1]["training/rollout_probs_diff_max"] < 1e-5
 
 
-def test_interrupted_rollouts_are_continued_by_a_later_policy(colocate, resumed):
-    steps = [*harness.metrics(colocate).values(), *harness.metrics(resumed).values()]
-    assert any(step["prime/staleness/partial_fraction"] > 0 for step in steps)
-
-
-def test_every_prompt_is_accounted_for_at_every_checkpoint(colocate, resumed):
-    whole, rest = harness.metrics(colocate), harness.metrics(resumed)
-    first = [whole[step] for step in range(1, SAVED + 1)]
-    runs = {
-        (colocate, SAVED): first,
-        (colocate, STEPS): list(whole.values()),
-        (resumed, STEPS): [*first, *rest.values()],
-    }
-    for (folder, step), metrics in runs.items():
-        saved = state(folder, step)
-        assert saved["prompts_fetched"] == BATCH * step + evicted(metrics) + saved["prompts_in_system"]
+def test_every_prompt_is_accounted_for_at_every_checkpoint(colocate):
+    metrics = list(harness.metrics(colocate).values())
+    for step in (SAVED, STEPS):
+        saved = state(colocate, step)
+        assert saved["prompts_fetched"] == BATCH * step + evicted(metrics[:step]) + saved["prompts_in_system"]
         # The window is (num_warmup_batches + prime.filter.oversample) batches, less the one that was trained on.
         assert saved["prompts_in_system"] == 2 * BATCH
         assert saved["queued_prompts"] == []
-
-
-def test_a_resumed_run_goes_on_with_the_next_step(colocate, resumed):
-    whole, rest = harness.metrics(colocate), harness.metrics(resumed)
-    assert sorted(rest) == list(range(SAVED + 1, STEPS + 1))
-    for part in ("actor", "prm"):
-        assert updates(colocate, SAVED, part) != updates(colocate, STEPS, part)
-        assert updates(resumed, STEPS, part) == updates(colocate, STEPS, part)
-    assert [rest[step]["prm/lr"] for step in rest] == [whole[step]["prm/lr"] for step in rest]
-    gate, accuracy = "prime/gate/pair_accuracy_average", "prm/pair_accuracy/before_update"
-    following = rest[SAVED + 1]
+    # Some rollouts were interrupted and continued by a later policy.
+    assert any(step["prime/staleness/partial_fraction"] > 0 for step in metrics)
     right, total = state(colocate, SAVED)["gate_pairs"]
-    assert right / total == pytest.approx(whole[SAVED][gate])
-    low, high = sorted((whole[SAVED][gate], following[accuracy]))
-    assert low < following[gate] < high
+    assert right / total == pytest.approx(metrics[SAVED - 1]["prime/gate/pair_accuracy_average"])
 
 
 def test_the_separate_mode_trains(separate):

@@ -105,7 +105,7 @@ def test_all_steps_are_made_and_the_conditions_of_the_recipe_hold(run):
         assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
         assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
     assert any(name.startswith("val-") for name in metrics[2])
-    assert "conditions hold" in (run / "log.txt").read_text()
+    assert "all checks of the run hold" in (run / "log.txt").read_text()
 
 
 def test_the_ranks_are_on_two_nodes(run, cluster):
@@ -123,12 +123,3 @@ def test_a_checkpoint_has_the_shards_of_both(run, part):
     for rank in (0, 1):
         for kind in ("model", "optim"):
             assert (checkpoints / "global_step_2" / part / f"{kind}_world_size_2_rank_{rank}.pt").stat().st_size > 0
-
-
-def test_the_same_command_goes_on_from_it_on_both(run, cluster):
-    assert "conditions hold" in run_recipe(cluster, run, 4)
-    # Each start has a file of its own.
-    for name, steps in (("metrics.part0.jsonl", [1, 2]), ("metrics.jsonl", [3, 4])):
-        lines = map(json.loads, (run / "shrunk" / name).read_text().splitlines())
-        assert [line["step"] for line in lines if "prm/loss" in line["data"]] == steps
-    assert complete_steps(run / "shrunk" / "checkpoints") == [2, 4]

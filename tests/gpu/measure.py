@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device: seven measurements, each beside what was expected of it.
+"""What the CUDA branch does on one device: four measurements, two of them next to what the plan expects.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
-noise      rounding noise of the process reward while the PRM equals its reference: other packing, training against
-           evaluation, padding, plain log-probabilities (logits in bf16) and chunked ones (logits in fp32)
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
            against plain transformers, memory held and at the peak beside the plan's, save and load
-losses     every loss of the PRM under autocast on the device against fp32 on the CPU
 chunked    chunked log-probabilities of a 152k vocabulary: error against fp64, memory, time, beside the plain way
 packing    sequences of one packed row do not see each other
-scorer     a step reward model of BERT-large's size: bf16 on the device against fp32 on the CPU
 budget     time and memory of passes of 4,096 and 16,384 tokens, and the share of the device's peak they reach
 
 Needs torch, transformers and verl; neither ray, vllm nor a model: weights are random, in the shapes of Qwen2.5. With
@@ -28,13 +24,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE), *(str(HERE.parent / name) for name in ("support", "benchmarks", "step_rm"))]
+sys.path[:0] = [str(ROOT), str(HERE), *(str(HERE.parent / name) for name in ("support", "benchmarks"))]
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -44,21 +39,17 @@ STOOD_IN = stand_ins.install("ray", "transfer_queue")
 
 import engines  # noqa: E402  (before torch: it chooses verl's device)
 import torch  # noqa: E402
-from engines import Rollouts, build_worker, nested, score  # noqa: E402
+from engines import Rollouts, build_worker, score  # noqa: E402
 from machine import describe  # noqa: E402
 
-from prime_ext.algorithms.prm_losses import PRM_LOSSES  # noqa: E402
-from prime_ext.plan.estimate import DEVICES, UTILISATION  # noqa: E402
-from prime_ext.plan.flops import Passes, flops, training_passes  # noqa: E402
+from prime_ext.plan.hours import DEVICES, UTILIZATION, Passes, training_passes  # noqa: E402
 from prime_ext.plan.memory import Engine, engine_memory  # noqa: E402
 from prime_ext.plan.model_shape import adapter_weights, read_shape  # noqa: E402
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
 
 CUDA = engines.get_device_name() == "cuda"
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 MIB = 2**20
-BETA = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,41 +57,30 @@ class Sizes:
     """Of the measurements; ``logit_scale`` stretches the logits of random weights to the range of trained ones."""
 
     small: dict[str, Any]
-    wide: dict[str, Any]
     rows: int
     prompt: int
     response: int
     budgets: tuple[int, int]
     chunked: tuple[int, int, int]
-    bert: tuple[int, int, int]
-    chains: int
 
 
 QWEN_05B = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
-QWEN_7B_WIDE = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 2, "num_attention_heads": 28}
 FULL = Sizes(
     small={**QWEN_05B, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
-    wide={**QWEN_7B_WIDE, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
     rows=32,
     prompt=128,
     response=512,
     budgets=(4096, 16384),
     chunked=(4096, 3584, 152064),
-    bert=(24, 1024, 16),
-    chains=64,
 )
 TINY = Sizes(
     small={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     | {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True},
-    wide={"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
-    | {"num_key_value_heads": 2, "vocab_size": 320, "tie_word_embeddings": False},
     rows=8,
     prompt=8,
     response=24,
     budgets=(64, 256),
     chunked=(64, 32, 500),
-    bert=(2, 32, 2),
-    chains=3,
 )
 
 
@@ -216,67 +196,6 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
 # ---- the measurements ------------------------------------------------------------------------------------------------
 
 
-def noise_of(q: torch.Tensor, lengths: list[int]) -> dict[str, float]:
-    """Spread of q per token and of its sum over a response, scaled to 1,000 tokens."""
-    sums = torch.stack([row.sum() * math.sqrt(1000 / len(row)) for row in q.split(lengths)])
-    return {
-        "std_per_token": float(q.std()),
-        "mean_per_token": float(q.mean()),
-        "max_per_token": float(q.abs().max()),
-        "std_of_sum_1000": float(sums.square().mean().sqrt()),
-        "beta_times_that": BETA * float(sums.square().mean().sqrt()),
-    }
-
-
-def add_noise(
-    rows: dict[str, Any], name: str, lengths: list[int], label: str, scores: torch.Tensor, base: torch.Tensor
-) -> None:
-    rows[label] = noise_of(values(scores) - values(base), lengths)
-    print(f"    {name}, {label}: {rows[label]['std_per_token']:.5f} a token", flush=True)
-
-
-def measure_noise(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    small, large = sizes.budgets
-    strategy = "fsdp" if CUDA else "fsdp2"
-    found: dict[str, Any] = {}
-    for name, config, logit_scale in (("0.5B", sizes.small, 8.0), ("7B-width", sizes.wide, 4.0)):
-        path = save_qwen(folder / name, config, logit_scale)
-        rollouts = sampled_rollouts(path, sizes, config["vocab_size"])
-        free()
-        lengths = [len(response) for response in rollouts.responses]
-        found[name] = rows = {}
-
-        add = partial(add_noise, rows, name, lengths)
-        with built(path, role="reference", remove_padding=True, strategy=strategy) as reference:
-            base = score(reference, rollouts, **packed(small))
-            rows["log_prob"] = {"mean": float(values(base).mean()), "rows": len(lengths)}
-            with engines.fused_by(reference, "chunked"):
-                chunked_base = score(reference, rollouts, **packed(small))
-        with built(path, remove_padding=True, learning_rate=0.0, strategy=strategy) as prm:
-            same = score(prm, rollouts, **packed(small))
-            add("same packing", same, base)
-            report.condition(
-                torch.equal(values(same), values(base)), f"{name}: a fresh PRM equals its reference with equal packing"
-            )
-            add("other packing", score(prm, rollouts, **packed(large)), base)
-            add("padded", score(prm, rollouts, **padded(4)), base)
-            data = rollouts.prm_data(base, sizes.rows, **packed(small))
-            add("training pass, checkpointing", in_order(prm.update_and_score(data)), base)
-            with engines.fused_by(prm, "chunked"):
-                add("chunked, same packing", score(prm, rollouts, **packed(small)), chunked_base)
-                add("chunked, other packing", score(prm, rollouts, **packed(large)), chunked_base)
-        with built(path, remove_padding=True, learning_rate=0.0, checkpointing=False) as prm:
-            data = rollouts.prm_data(base, sizes.rows, **packed(small))
-            add("training pass, activations kept", in_order(prm.update_and_score(data)), base)
-        with built(path, role="reference", remove_padding=True, compute="fp32") as exact:
-            add("bf16 against fp32", base, score(exact, rollouts, **packed(small)))
-    return found
-
-
-def in_order(output: Any) -> torch.Tensor:
-    return output[engines.PRM_LOG_PROBS]
-
-
 def plan_of(path: Path, tokens: int, lora: bool, offload: bool) -> Any:
     shape = read_shape("prm.model.path", str(path))
     adapter = adapter_weights("prm.model", shape, 16, "all-linear") if lora else 0
@@ -356,58 +275,6 @@ def measure_engines(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
     return found
 
 
-def measure_losses(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    rows, found = sizes.rows, {}
-    rollouts = Rollouts(rows, sizes.prompt, sizes.response, 1000)
-    generator = torch.Generator().manual_seed(2)
-    label_B = torch.arange(rows).remainder(2).float()
-    group_B = torch.arange(rows) // 4
-    valid_B = torch.ones(rows, dtype=torch.bool)
-    score_B = torch.randn(rows, generator=generator)
-    lengths = [len(mask) for mask in rollouts.masks]
-    reference = [-torch.rand(length, generator=generator) * 3 for length in lengths]
-    moved = [row + 0.1 * torch.randn(len(row), generator=generator) for row in reference]
-    prompts = [torch.zeros(sizes.prompt) for _ in lengths]
-    for name, entry in PRM_LOSSES.items():
-        prepared = entry.prepare(label_B, group_B, valid_B, score_B)
-        results = []
-        for device in (torch.device("cpu"), DEVICE):
-            # As an engine returns them: of the whole sequence, moved one to the left.
-            parts = [torch.cat([p[1:], row, p[:1]]) for p, row in zip(prompts, moved, strict=True)]
-            flat_N = torch.cat(parts).to(device).requires_grad_()
-            log_probs = torch.nested.nested_tensor_from_jagged(flat_N, lengths=None, offsets=offsets(parts, device))
-            data = rollouts.data(
-                {
-                    REFERENCE_LOG_PROBS: nested(reference),
-                    LABEL: prepared.target_B,
-                    WEIGHT: prepared.weight_B / rows,
-                    OFFSET: prepared.offset_B,
-                },
-                dp_size=1,
-            ).to(device)
-            half = device.type == "cuda"
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                loss, _ = PRMLoss(name, 10.0 if name == "ipvrm" else 0.05)({"log_probs": log_probs}, data)
-            loss.backward()
-            results.append((loss.detach().cpu(), flat_N.grad.cpu()))
-        (loss, grad), (loss_there, grad_there) = results
-        row = {
-            "loss": float(loss),
-            "loss_error": float((loss_there - loss).abs() / loss.abs().clamp(min=1e-6)),
-            "gradient_error": float((grad_there - grad).norm() / grad.norm().clamp(min=1e-12)),
-        }
-        found[name] = row
-        report.condition(
-            row["loss_error"] < 1e-5 and row["gradient_error"] < 1e-4,
-            f"{name}: loss and gradient under autocast equal fp32 on the CPU ({row['gradient_error']:.1e})",
-        )
-    return found
-
-
-def offsets(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
-    return torch.tensor([0, *(len(part) for part in parts)]).cumsum(0).to(device)
-
-
 def measure_chunked(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
     from plain_log_probs import plain_log_probs
 
@@ -468,55 +335,11 @@ def measure_packing(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
     return found
 
 
-def measure_scorer(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    from tiny_step_rm import save_bert
-
-    from prime_ext.step_rm.description import FILE, Description, PairFormat
-    from prime_ext.step_rm.labels import LABELS
-    from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
-    from prime_ext.step_rm.scorers.protocol import Chain
-
-    layers, width, heads = sizes.bert
-    path = save_bert(folder / "bert", size=width, layers=layers, positions=512, scale=0.05)
-    (path / FILE).write_text(Description(PairFormat(), 1.0, LABELS).to_json())
-    steps = [f"Step {number}: we add {number} and {number * number}." for number in range(1, 9)]
-    chains = [Chain((f"Step 0: response {number}.", *steps[: number % 8])) for number in range(sizes.chains)]
-    n_steps = sum(len(chain.steps) for chain in chains)
-    there = LocalScorer(StepClassifier(path, device=DEVICE.type))
-    there.score_now(chains[:1])
-    there._cache.clear()
-    scores, seconds, peak = timed(lambda: there.score_now(chains))
-    few = chains[:8]
-    exact, cpu_seconds, _ = timed(
-        lambda: LocalScorer(StepClassifier(path, device="cpu", dtype="float32")).score_now(few)
-    )
-    error = max(
-        abs(a - b)
-        for got, wanted in zip(scores, exact, strict=False)
-        for p, q in zip(got.probabilities, wanted.probabilities, strict=True)
-        for a, b in zip(p, q, strict=True)
-    )
-    few_steps = sum(len(chain.steps) for chain in few)
-    found = {
-        "steps_per_second": n_steps / seconds,
-        "cpu_steps_per_second": few_steps / cpu_seconds,
-        "cpu_threads": torch.get_num_threads(),
-        "largest_difference": error,
-        "peak_mib": peak,
-        "steps": n_steps,
-    }
-    print(f"    {found}", flush=True)
-    report.condition(error < 0.05, "scores in bf16 agree with fp32 within 0.05")
-    return found
-
-
 def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
     path = save_qwen(folder / "budget", sizes.small, 8.0)
     shape = read_shape("prm.model.path", str(path))
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.small["vocab_size"])
     length = rollouts.tokens / rollouts.rows
-    attention = sizes.small["num_hidden_layers"] * sizes.small["hidden_size"]
-    products = shape.weights if sizes.small["tie_word_embeddings"] else shape.weights - shape.root_weights // 2
     peak = next((flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()), None)
     found: dict[str, Any] = {"tokens": rollouts.tokens}
     with built(path, remove_padding=True) as prm:
@@ -541,11 +364,11 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
                             _, seconds, most = timed(run)
                             times.append(seconds)
                         seconds = sorted(times)[1]
-                        work = flops(passes, products, attention, rollouts.tokens, length)
+                        work = passes.flops(shape, rollouts.tokens, length)
                         found[f"{name}, {tokens} tokens, {fused or 'plain'}"] = row = {
                             "seconds": seconds,
                             "tokens_per_second": rollouts.tokens / seconds,
-                            "planned_seconds": work / (UTILISATION * peak) if peak else None,
+                            "planned_seconds": work / (UTILIZATION * peak) if peak else None,
                             "peak_mib": most,
                             "tflops": work / seconds / 1e12,
                             "share_of_peak": work / seconds / peak if peak else None,
@@ -572,21 +395,14 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
             planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
             rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
             rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
-    for name, model in parts.get("noise", {}).items():
-        for label, row in model.items() if isinstance(model, dict) else ():
-            if "std_per_token" in row:
-                rows.append((f"{name}, {label}: std of q per token", f"{row['std_per_token']:.5f}", ""))
     return rows
 
 
 MEASUREMENTS: dict[str, Callable[[Sizes, Path, Report], dict[str, Any]]] = {
-    "losses": measure_losses,
     "chunked": measure_chunked,
     "packing": measure_packing,
-    "noise": measure_noise,
     "engines": measure_engines,
     "budget": measure_budget,
-    "scorer": measure_scorer,
 }
 
 

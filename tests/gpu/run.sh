@@ -6,11 +6,10 @@
 #   bash tests/gpu/run.sh measure pytest    these
 #   DEVICE=cpu bash tests/gpu/run.sh        the same programs with tiny sizes on the CPU
 #
-# measure     seven measurements beside the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
-# pytest      the tests marked gpu
-# quickstart  the quickstart on the GPU, rollouts by transformers; needs ray
-# gsm8k       recipes/prime_gsm8k.sh, killed and started again; with vLLM where it is installed. MODEL and GSM8K_DIR name a
-#             model and the folder of the official data; without them: a tiny untrained model
+# measure  four measurements next to the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
+# pytest   the tests marked gpu
+# gsm8k    recipes/prime_gsm8k.sh, killed and started again; with vLLM where it is installed. MODEL and GSM8K_DIR name a
+#          model and the folder of the official data; without them: a tiny untrained model
 #
 # Knobs (environment): DEVICE RESULTS (folder) LIMIT (seconds for each part, default 600) MODEL GSM8K_DIR PYTHON
 set -euo pipefail
@@ -44,16 +43,15 @@ has() { "$PYTHON" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1'
 parts=("$@")
 if [[ ${#parts[@]} -eq 0 ]]; then
     parts=(measure pytest)
-    ! has ray || parts+=(quickstart gsm8k)
+    ! has ray || parts+=(gsm8k)
 fi
 failed=()
 for part in "${parts[@]}"; do
     case "$part" in
         measure) command=("$PYTHON" tests/gpu/measure.py "${tiny[@]}" --output "$RESULTS/$name.json") ;;
         pytest) command=("$PYTHON" -m pytest -m gpu -q tests/gpu) ;;
-        quickstart | gsm8k)
-            command=("$PYTHON" tests/gpu/runs.py "$part" --device "$DEVICE" "${tiny[@]}" --output "$RESULTS/${name}_$part.json") ;;
-        *) echo "run.sh: no part $part; the parts are measure, pytest, quickstart, gsm8k" >&2; exit 2 ;;
+        gsm8k) command=("$PYTHON" tests/gpu/runs.py --device "$DEVICE" --output "$RESULTS/${name}_gsm8k.json") ;;
+        *) echo "run.sh: no part $part; the parts are measure, pytest, gsm8k" >&2; exit 2 ;;
     esac
     echo "== $part"
     start=$SECONDS

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs on one device: the quickstart, and a recipe for GPUs that is killed and goes on.
+"""A recipe for GPUs that is killed and continues: recipes/prime_gsm8k.sh on one device.
 
-    python tests/gpu/runs.py quickstart --device cuda --output FILE
-    python tests/gpu/runs.py gsm8k --device cuda --output FILE [--model MODEL --data FOLDER]
+    python tests/gpu/runs.py --device cuda --output FILE [--model MODEL --data FOLDER]
 
-quickstart: data, warm start, PRIME through verl with rollouts by transformers, export and evaluation.
-gsm8k: recipes/prime_gsm8k.sh; with rollouts by vLLM where it is installed. It is killed (SIGKILL of every process)
-after the first checkpoint and started again. Without ``--model`` it is the shrunk run: a tiny untrained model and a
-coin for a verifier. With a model, ``--data`` is the folder of the official train.jsonl and test.jsonl.
+Rollouts are by vLLM where it is installed. The run is killed (SIGKILL of every process) after the first checkpoint and
+started again. Without ``--model`` it is the shrunk run: a tiny untrained model and a coin for a verifier. With a model,
+``--data`` is the folder of the official train.jsonl and test.jsonl.
 """
 
 import argparse
@@ -30,9 +28,6 @@ from machine import describe  # noqa: E402
 
 from prime_ext.run.metrics_file import read_metrics  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
-
-# Of --tiny and of a real run.
-STEPS = {True: 2, False: 30}
 
 
 def environment(device: str, **more: str) -> dict[str, str]:
@@ -88,37 +83,6 @@ def steps_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def quickstart(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    tiny = arguments.tiny
-    env = environment(arguments.device)
-    module = [sys.executable, "-m"]
-    problems = "64" if tiny else "1000"
-    seconds = {}
-    data, sft = str(folder / "data"), str(folder / "sft")
-    seconds["data"] = finish(
-        [*module, "recipes.quickstart.data", "--output-dir", data, "--seed", "0", "--test-size", problems], env
-    )
-    seconds["warm_start"] = finish(
-        [*module, "recipes.quickstart.sft", "--data", f"{data}/sft.parquet", "--output-dir", sft, "--seed", "0"]
-        + ["--steps", "20" if tiny else "1000"],
-        env,
-    )
-    evaluate = [*module, "recipes.quickstart.evaluate", "--data", f"{data}/test.parquet", "--seed", "0"]
-    before, after = folder / "before.json", folder / "after.json"
-    finish([*evaluate, "--model", sft, "--output", str(before)], env)
-    steps = STEPS[tiny]
-    train = ["bash", "recipes/quickstart/train.sh", str(folder), data, sft]
-    # Two steps of an untrained model pass no filter.
-    easy = ["prime.filter.lower=0.0", "prime.filter.upper=1.0"] if tiny else []
-    seconds["prime"] = finish(
-        [*train, *easy], env | {"STEPS": str(steps), "SAVE_FREQ": str(steps), "DEVICE": arguments.device}
-    )
-    finish([*module, "prime_ext.generate.export", f"{folder}/checkpoints", str(folder / "policy")], env)
-    finish([*evaluate, "--model", str(folder / "policy"), "--output", str(after)], env)
-    accuracy = {name: json.loads(path.read_text()) for name, path in (("before", before), ("after", after))}
-    return {"seconds": seconds, **steps_of(folder), "evaluation": accuracy}
-
-
 def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
     command = ["bash", "recipes/prime_gsm8k.sh", arguments.model or "tiny"]
@@ -146,15 +110,13 @@ def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("quickstart", "gsm8k"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", default=os.environ.get("MODEL", ""))
     parser.add_argument("--data", default=os.environ.get("GSM8K_DIR", ""))
-    parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {"quickstart": quickstart, "gsm8k": gsm8k}[arguments.part](arguments, Path(folder))
+        found = gsm8k(arguments, Path(folder))
     write_json(arguments.output, {"machine": describe(arguments.device), **found})
     print(json.dumps(found, indent=2))
 

@@ -16,23 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_every_part_runs_on_the_cpu(tmp_path):
+def test_the_measurements_run_on_the_cpu(tmp_path):
     environment = os.environ | {"DEVICE": "cpu", "RESULTS": str(tmp_path), "LIMIT": "3000"}
-    done = subprocess.run(
-        ["bash", "tests/gpu/run.sh"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    command = ["bash", "tests/gpu/run.sh", "measure"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     measured = json.loads((tmp_path / "cpu.json").read_text())
-    assert measured["failed"] == []
-    assert {"losses", "chunked", "packing", "noise", "engines", "budget", "scorer"} <= measured.keys()
-    assert json.loads((tmp_path / "cpu_quickstart.json").read_text())["last_step"] == 2
-    resumed = json.loads((tmp_path / "cpu_gsm8k.json").read_text())
-    assert resumed["last_step"] == 4 and resumed["rollout"] == "transformers"
+    assert measured["failed"] == [] and {"chunked", "packing", "engines", "budget"} <= measured.keys()
 
 
 def test_an_unknown_part_is_named():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory, FLOPs, time and disk of RL runs, for models that are described by a config.json only."""
+"""Memory and hours of RL runs, for models that are described by a config.json only."""
 
 import json
 import subprocess
@@ -11,10 +11,9 @@ from omegaconf import OmegaConf, open_dict
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from prime_ext import doctor
-from prime_ext.plan.flops import Passes, flops, training_passes
+from prime_ext.plan.hours import Passes, training_passes
 from prime_ext.plan.model_shape import PlanError, adapter_weights, read_shape
-from prime_ext.plan.plan import GIB, Known, make_plan
-from prime_ext.plan.rl import read_rl
+from prime_ext.plan.rl import GIB, plan_run
 
 WIDTH, INTERMEDIATE, LAYERS, HEADS, KEY_VALUE_HEADS, VOCABULARY = 64, 160, 3, 4, 2, 1000
 HEAD = WIDTH // HEADS
@@ -69,7 +68,7 @@ def planned(composed, models):
             for key, value in {**base, **(changes or {})}.items():
                 OmegaConf.update(config, key, value, force_add=True)
         OmegaConf.resolve(config)
-        return make_plan(read_rl(config, Known(device * GIB, mean_tokens)))
+        return plan_run(config, device * GIB, mean_tokens)
 
     return plan
 
@@ -78,8 +77,9 @@ def part(plan, name):
     return next(memory for memory in plan.memory if memory.name == name)
 
 
-def multiples(plan, of_prm=True):
-    return {work.name: work.flops_per_token_and_weight for work in plan.work if work.of_prm is of_prm}
+def multiples(plan):
+    """FLOPs per token and weight of the PRM's passes."""
+    return {name: passes.per_weight for name, (_, passes) in plan.passes.items() if name.startswith("PRM")}
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------------
@@ -172,22 +172,15 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
         ({}, 16384),
         (FUSED, 32768),
         (FUSED | {"prm.max_token_len_per_gpu": 2048}, 8192),
-        (FUSED | {"prm.max_token_len_per_gpu": 40000}, 40000),
         (FUSED | {"prm.infer_max_token_len_per_gpu": 5000}, 5000),
-        ({"prm.infer_max_token_len_per_gpu": 65536}, 65536),
     ],
 )
 def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
-    plan = planned({"data.train_batch_size": 512, "trainer.n_gpus_per_node": 2, **changes})
-    passes = {passes.name: passes for passes in plan.run.forward}
-    # interleaved scores in the update.
-    assert set(passes) == {"policy", "PRM reference"}
-    # 512 prompts, 4 rollouts of 1,024 tokens, on 2 devices.
-    assert passes["PRM reference"].tokens == tokens
-    assert passes["PRM reference"].passes == -(-512 * 4 * 1024 // 2 // tokens)
-    plain = part(plan, "PRM reference")
-    assert passes["PRM reference"].copied == plain.weights
-    assert plain.logits == (tokens * VOCABULARY * 8 if not changes.get(*FUSED) else 256 * VOCABULARY * 4 * 2)
+    reference = planned(changes).engines["PRM reference"]
+    assert reference.tokens == tokens
+    assert part(planned(changes), "PRM reference").logits == (
+        tokens * VOCABULARY * 8 if not changes else 256 * VOCABULARY * 4 * 2
+    )
 
 
 def test_a_critic_has_values_in_place_of_logits(planned):
@@ -196,16 +189,15 @@ def test_a_critic_has_values_in_place_of_logits(planned):
     critic, policy = part(plan, "critic"), part(plan, "policy")
     assert policy.weights - critic.weights == pytest.approx(4 * EMBEDDING)
     assert critic.logits < policy.logits / 100
-    assert multiples(plan, of_prm=False)["critic values"] == 2 and multiples(plan, of_prm=False)["critic update"] == 8
     for key in ("critic.ppo_max_token_len_per_gpu", "critic.ppo_infer_max_token_len_per_gpu"):
-        assert planned(gae | {key: 2048}).run.engines["critic"].tokens == 2048
+        assert planned(gae | {key: 2048}).engines["critic"].tokens == 2048
 
 
 def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(planned):
     plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
-    assert plan.run.rollout["total"] == pytest.approx(0.4 * 80 * GIB)
+    assert plan.rollout["total"] == pytest.approx(0.4 * 80 * GIB)
     awake = planned({"actor_rollout_ref.rollout.free_cache_engine": False})
-    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(awake.run.rollout["total"])
+    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(awake.rollout["total"])
 
 
 def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
@@ -215,7 +207,7 @@ def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_ti
     average = part(both, "policy average")
     assert average.idle == 0 and average.weights > 0  # on the host
     added, spared = both.phases["policy"] - plain.phases["policy"], both.phases["policy"] - one.phases["policy"]
-    assert spared == both.run.engines["policy"].tokens * VOCABULARY * 2
+    assert spared == both.engines["policy"].tokens * VOCABULARY * 2
     assert added > 2 * spared
 
 
@@ -236,8 +228,8 @@ def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
 def test_pspo_has_no_prm_and_says_what_is_missing(planned):
     plan = planned(name="pspo_trainer")
     assert {part.name for part in plan.memory} == {"policy", "critic", "KL reference"}
-    assert plan.run.facts["not in the plan"] == "the step reward model" and plan.prm_share == 0
-    assert "not in the plan" not in planned().run.facts
+    assert plan.facts["not in the plan"] == "the step reward model"
+    assert "not in the plan" not in planned().facts
 
 
 def test_megatron_is_beyond_the_plan(planned):
@@ -245,18 +237,20 @@ def test_megatron_is_beyond_the_plan(planned):
         planned({"prm.engine.strategy": "megatron"})
 
 
-# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+# ---- hours ---------------------------------------------------------------------------------------------------------
 
 
-def test_passes_in_closed_form():
+def test_passes_in_closed_form(models):
     # Forward, and with recomputation again; gradients of activations and of weights.
-    assert training_passes(recompute=True).flops_per_token_and_weight == 2 + 2 + 4
-    assert training_passes(recompute=False, adapter=True).flops_per_token_and_weight == 2 + 2
-    assert training_passes(recompute=True).attention_forwards == 4
+    assert training_passes(recompute=True).per_weight == 2 + 2 + 4
+    assert training_passes(recompute=False, adapter=True).per_weight == 2 + 2
+    assert training_passes(recompute=True).attention == 4
     quarter = training_passes(recompute=True, share=0.25)
-    assert (quarter.flops_per_token_and_weight, quarter.attention_forwards) == (2 + 0.25 * 6, 1 + 0.25 * 3)
-    # Two layers of width 6, one sequence of 4 tokens: scores and values, 2 FLOPs each, for half of the pairs.
-    assert flops(Passes(), weights=0, attention_width=2 * 6, tokens=4, length=4) == 2 * (2 * 2 * 6 * 4 * 4 / 2)
+    assert (quarter.per_weight, quarter.attention) == (2 + 0.25 * 6, 1 + 0.25 * 3)
+    # Scores and values of attention, 2 FLOPs each, for half of the pairs of tokens.
+    shape = read_shape("model", str(models["untied"]))
+    pairs = 2 * (2 * LAYERS * WIDTH * 4 * 4 / 2)
+    assert Passes().flops(shape, tokens=4, length=4) == 2 * shape.product_weights * 4 + pairs
 
 
 @pytest.mark.parametrize(
@@ -265,13 +259,8 @@ def test_passes_in_closed_form():
         ({}, {"PRM reference": 2, "PRM update": 8}),
         ({"prm.reference": "policy"}, {"PRM update": 8}),
         ({"prm.update_mode": "before"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
-        ({"prm.update_mode": "after"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
-        ({"prm.update_mode": "reverse"}, {"PRM reference": 2, "PRM score": 2, "PRM update": 8}),
         ({"prm.update_mode": "none"}, {"PRM reference": 2, "PRM score": 2}),
         ({"prm.epochs": 2}, {"PRM reference": 2, "PRM update": 16}),
-        ({"prm.replay.batches": 2, "prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 12}),
-        ({"prm.replay.ratio": 0.5}, {"PRM reference": 2, "PRM update": 8}),
-        ({"prm.update_freq": 4}, {"PRM reference": 2, "PRM score": 1.5, "PRM update": 2}),
         (ADAPTER, {"PRM reference": 2, "PRM update": 6}),
         ({"prm.model.enable_gradient_checkpointing": False}, {"PRM reference": 2, "PRM update": 6}),
         ({"prm.accuracy_freq": 10}, {"PRM reference": 2, "PRM update": 8, "PRM accuracy": 0.2}),
@@ -283,48 +272,15 @@ def test_passes_of_the_prm_by_configuration(planned, changes, expected):
     assert multiples(planned({"prm.accuracy_freq": 0} | changes)) == pytest.approx(expected)
 
 
-def test_flops_of_a_step_and_the_share_of_the_prm(planned, models):
-    """Rollout 2, old log-probabilities 2, policy 8; reference 2, PRM 8: 10 of 22."""
-    plan = planned({"prm.accuracy_freq": 0})
-    assert plan.prm_share == pytest.approx(10 / 22)
-    assert planned({"prm.enable": False, "prime.process.coefficient": 0}).prm_share == 0
-    assert multiples(planned({"prime.anchor.kind": "ema"}), of_prm=False)["policy average"] == 2
-    old = next(work for work in plan.work if work.name == "old log-probabilities")
-    shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
-    assert old.flops == 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
-
-
-# ---- time and disk -------------------------------------------------------------------------------------------------
-
-
-def test_hours_are_flops_over_peak_and_utilisation(planned):
-    changes = {"prm.accuracy_freq": 0, "trainer.total_training_steps": 100}
+def test_seconds_are_flops_over_peak_and_utilization(planned, models):
+    changes = {"prm.accuracy_freq": 0, "prm.reference": "policy"}
     plan, half = planned(changes), planned(changes, mean_tokens=512)
-    work = {part.name: part.flops for part in plan.work}
-    # The paper's table 2 for what is not computed: the rollout and the rest, per second of the policy's update.
-    computed = sum(work.values()) - work["rollout (the kept responses)"]
-    wanted = (computed + work["policy update"] * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
-    a100 = plan.hours[0]
-    assert a100.device == "A100" and a100.step_seconds == pytest.approx(wanted)
-    assert a100.run_hours == a100.device_hours == pytest.approx(100 * wanted / 3600)
-    assert half.hours[0].step_seconds == pytest.approx(wanted / 2)
-    assert planned().hours[0].run_hours is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "kept"),
-    [
-        ({"trainer.save_freq": -1}, 0),
-        ({"trainer.save_freq": 10, "trainer.max_actor_ckpt_to_keep": 2}, 3),
-        ({"trainer.save_freq": 10, "trainer.total_training_steps": 25}, 3),
-        ({"trainer.save_freq": 10}, None),
-    ],
-)
-def test_checkpoints_on_disk(planned, models, changes, kept):
-    run = planned({"trainer.max_actor_ckpt_to_keep": None, **changes}).run
-    weights = read_shape("model", str(models["untied"])).weights
-    # float32 weights and two states of Adam.
-    assert run.kept == kept and run.checkpoint == {"policy": 12 * weights, "PRM": 12 * weights}
+    shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
+    forward = 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
+    # Old log-probabilities, two updates of four forward passes each, and the share of the rollout and the rest.
+    wanted = forward * (1 + 4 + 4 + 4 * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
+    assert plan.seconds["A100"] == pytest.approx(wanted)
+    assert half.seconds["A100"] == pytest.approx(wanted / 2)
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -338,13 +294,13 @@ FITS = ["--device-memory", "80"]
         (
             [*FITS, "--config-name=prime_trainer_cpu", "PATH"],
             0,
-            ["policy average", "share of the PRM", "6.0 N", "fits:"],
+            ["policy average", "fits:"],
         ),
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
         ([*FITS, "NOT_HERE"], 2, ["has no config.json"]),
-        ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "checkpoint", "not here: data.train_files"]),
+        ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "not here: data.train_files"]),
     ],
 )
 def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, words, status, said):

@@ -11,8 +11,7 @@ from recipe_calls import RECIPES, calls_of, overrides_of
 
 from prime_ext.config.compose import compose_config
 from prime_ext.plan.model_shape import PlanError
-from prime_ext.plan.plan import Known
-from prime_ext.plan.rl import read_rl
+from prime_ext.plan.rl import plan_run
 from prime_ext.preflight.check import check_config
 
 # Stand-ins that write down what they are called with. `ray start --block` runs until it is told to end.
@@ -140,7 +139,7 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
     assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == ("megatron", "fsdp2")
     assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
     with pytest.raises(PlanError, match="megatron"):
-        read_rl(config, Known())
+        plan_run(config, None)
     (line,) = check_config(compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"]))
     assert line.startswith("prm.engine.strategy=megatron")
     # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not divide over.

@@ -13,14 +13,13 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import yaml
-from recipe_calls import RECIPES, calls_of, differences, name_of, overrides_of, variants_of, wanted_of
+from recipe_calls import RECIPES, calls_of, compose_sft, differences, name_of, overrides_of, variants_of, wanted_of
 from transformers import BertConfig, BertForSequenceClassification
 
 from prime_ext import doctor
-from prime_ext.config.compose import SFT_CONFIG, compose_config
+from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config
-from prime_ext.preflight.sft import check_sft
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
@@ -35,15 +34,11 @@ ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS
 STUDIES = ("choices", "guards", "comparison", "length", "agent", "agent_stopping", "through_verl")
 VERL_RUNS = [(name, method) for name in STUDIES for method in read_study(name)["methods"]]
 PPO, SFT = "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "prime/run_eurus2-7b_sft_fsdp.sh"
-# Words and knobs of a dry run, where it has some.
-PLANNED = {f"{path.parent.name}/{path.name}": ([], {}) for path in RECIPES.glob("[adp]*/run_*.sh")} | {
-    SFT: (["sft.parquet"], {"ROWS": "229763", "MEAN_TOKENS": "1391"}),
-    PPO: (["GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"], {"STEPS": "170"}),
-    "pspo_wrs/run_abel-7b_sft_fsdp.sh": (["GAIR/Abel-7B-002", "sft.parquet"], {"ROWS": "9000", "MEAN_TOKENS": "300"}),
-    "pspo_wrs/run_bert-large_step-rm_ddp.sh": (
-        ["google-bert/bert-large-uncased", "labels.jsonl"],
-        {"ROWS": "9000", "MEAN_TOKENS": "60"},
-    ),
+SUPERVISED = ("pspo_wrs/run_abel-7b_sft_fsdp.sh", "pspo_wrs/run_bert-large_step-rm_ddp.sh", SFT)
+PLANNED = {
+    name: ["GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"] if name == PPO else []
+    for name in (f"{path.parent.name}/{path.name}" for path in RECIPES.glob("[adp]*/run_*.sh"))
+    if name not in SUPERVISED and "eurusprm" not in name
 }
 
 
@@ -75,10 +70,12 @@ def composed(call):
     overrides, name = overrides_of(call, module)
     if module == "prime_ext.offline_prm":
         return compose_offline([*overrides, "trainer.device=cuda"])[0]
-    name = {"prime_ext.sft": SFT_CONFIG, "prime_ext.step_rm.train": "step_rm"}.get(module, name)
+    if module == "verl.trainer.sft_trainer":
+        return compose_sft(overrides)
+    if module == "prime_ext.step_rm.train":
+        return compose_config("step_rm", overrides)
     config = compose_config(name, overrides)
-    if module != "prime_ext.step_rm.train":
-        assert (check_sft if module == "prime_ext.sft" else check_config)(config) == []
+    assert check_config(config) == []
     return config
 
 
@@ -163,13 +160,23 @@ def test_the_settings_of_the_small_step_reward_model_work():
 
 @pytest.mark.parametrize("script", sorted(PLANNED))
 def test_a_dry_run_says_that_it_fits_without_data_or_models(script, tmp_path, capsys):
-    words, knobs = PLANNED[script]
-    status, plan = planned(capsys, tmp_path, script, *words, **knobs)
+    status, plan = planned(capsys, tmp_path, script, *PLANNED[script], STEPS="170")
     assert status == 0 and plan["warnings"] == [] and plan["not_here"]
-    assert 0 < plan["peak"]["bytes"] < plan["device_bytes"] and sum(plan["checkpoint"].values()) > 0
-    assert [hours["device"] for hours in plan["hours"]] == ["A100", "H100", "H200"]
-    assert all(hours["run_hours"] > 0 for hours in plan["hours"])
+    assert 0 < plan["peak"]["bytes"] < plan["device_bytes"]
+    assert list(plan["seconds"]) == ["A100", "H100", "H200"] and min(plan["seconds"].values()) > 0
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [(SFT, ["a.parquet"]), ("train_implicit_prm.sh", ["m", "a.parquet"]), (SUPERVISED[1], ["m", "a.parquet"])],
+)
+def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script, words):
+    command = ["bash", str(RECIPES / script), *words]
+    environment = {**os.environ, "DRY_RUN": "1", "PYTHON": "python", "N_PROC": "8", "OUTPUT_DIR": str(tmp_path / "out")}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(said) == 2 and "planned for RL runs only" in said[0] and "torch.distributed.run" in said[1]
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.settings import PrimeSettings
+from prime_ext.doctor import SUPPORTED_VERL
 from prime_ext.verifiers.sources import make_task_verifier, source_of
-from prime_ext.verl_compat import SUPPORTED_VERL
 from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,10 @@ from omegaconf import OmegaConf
 
 from prime_ext import train
 from prime_ext.config.compose import compose_config
-from prime_ext.preflight.machine import check_cpu
 from prime_ext.run.ray_cluster import (
     ClusterTooSmall,
     address_words,
-    check_cluster,
-    check_own_cpus,
-    check_own_gpus,
+    check_ray,
     environment_words,
     require_resources,
 )
@@ -58,20 +55,6 @@ def test_any_value_survives_the_syntax_of_hydra(value):
     assert OverridesParser.create().parse_override(word).value() == value
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (config_of(nodes=2), "trainer.nnodes=2 needs a Ray cluster of 2 nodes"),
-        (config_of(address="h:1", num_cpus=16, num_gpus=None), "ray_kwargs.ray_init.num_cpus=16"),
-        (config_of(), ""),
-        (config_of(nodes=2, address="h:1"), ""),
-    ],
-)
-def test_nodes_without_a_cluster_and_sizes_of_a_running_one_are_refused(config, said):
-    problems = list(check_cluster(config))
-    assert len(problems) == bool(said) and all(problem.startswith(said) for problem in problems)
-
-
 # ---- what is reserved ------------------------------------------------------------------------------------------------
 
 SEPARATE = ["actor_rollout_ref.hybrid_engine=false", "trainer.v1.trainer_mode=prime_separate_async"]
@@ -90,24 +73,38 @@ def composed(*words, name="prime_trainer"):
     return compose_config(name, words)
 
 
-@pytest.mark.parametrize(
-    ("words", "cpus"), [([], 3 * 8 + 1 + 8), (["trainer.nnodes=2"], 3 * 16 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)]
-)
-def test_a_machine_with_too_few_is_told_before_ray_starts(monkeypatch, words, cpus):
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """A machine for GPUs with many CPUs."""
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    monkeypatch.setattr(os, "cpu_count", lambda: 256)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 64)
+
+
+@pytest.mark.parametrize(("words", "cpus"), [([], 3 * 8 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)])
+def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, words, cpus):
     config = composed(*NODE, *words)
     monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
-    (problem,) = check_own_cpus(config)
+    (problem,) = check_ray(config)
     assert f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem and "Ray would wait forever" in problem
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    assert list(check_own_cpus(config)) == []
-    assert len(list(check_own_cpus(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
+    assert list(check_ray(config)) == []
+    assert len(list(check_ray(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
 
 
-def test_a_running_cluster_is_judged_by_what_it_has(monkeypatch):
+def test_several_nodes_need_an_address_and_a_running_cluster_nothing(monkeypatch):
+    (problem,) = check_ray(composed(*NODE, "trainer.nnodes=2"))
+    assert problem.startswith("trainer.nnodes=2 needs a Ray cluster of 2 nodes")
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert list(check_ray(composed(*NODE, "trainer.nnodes=2", AUTO))) == []
+
+
+def test_cpu_mode_needs_its_platform_and_a_slot_for_each_rank(monkeypatch):
+    config = composed("ray_kwargs.ray_init.num_gpus=0", name="prime_trainer_cpu")
+    problems = list(check_ray(config))
+    assert [problem.split()[0] for problem in problems] == ["trainer.device=cpu", "ray_kwargs.ray_init.num_gpus=0:"]
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    assert list(check_own_cpus(composed(*NODE, AUTO))) == []
-    assert list(check_cpu(config_of(device="cpu", address="h:1", num_cpus=None), {})) == []
+    assert list(check_ray(composed(name="prime_trainer_cpu"))) == []
 
 
 TWO_NODES = [*NODE, "trainer.nnodes=2"]
@@ -136,7 +133,7 @@ ON_BOTH = [*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
             ON_BOTH,
             [[node(64, gpus=9.0)] * 2],
             [[node(64)] * 2],
-            r"have 8, 8 GPUs, .*actor.num_gpus=1 on each beside .*=8; lower",
+            r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower",
         ),
     ],
     ids=["CPUs of all nodes", "the ranks of a node on one", "a GPU for the scorer on every node"],
@@ -150,11 +147,10 @@ def test_a_cluster_that_is_too_small_is_told_instead_of_waited_for(name, words, 
             require_resources(config, nodes)
 
 
-def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
+def test_a_run_is_checked_when_it_starts(monkeypatch):
     for name in ("check_config", "check_files"):
         monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setenv("VERL_PLATFORM", "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     problems = train.preflight("prime_trainer", NODE)[1]
     assert [problem.split()[0] for problem in problems] == ["ray_kwargs.ray_init.num_cpus=4:", "this"]
@@ -175,9 +171,8 @@ def test_a_run_on_accelerators_is_checked_when_it_starts(monkeypatch):
     ],
 )
 def test_a_machine_without_the_gpus_is_told_before_ray_starts(monkeypatch, name, words, said):
-    monkeypatch.setenv("VERL_PLATFORM", "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    problems = list(check_own_gpus(composed(*words, name=name)))
+    problems = list(check_ray(composed(*words, name=name)))
     assert len(problems) == bool(said)
     for problem in problems:
         assert f"this machine has 4 GPUs, and the run wants {said}" in problem
@@ -186,6 +181,5 @@ def test_a_machine_without_the_gpus_is_told_before_ray_starts(monkeypatch, name,
 
 def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "CPU")
-    (problem,) = check_own_gpus(composed(*NODE))
+    (problem,) = check_ray(composed(*NODE))
     assert problem.startswith("VERL_PLATFORM=cpu is in the environment") and "unset VERL_PLATFORM" in problem
-    assert list(check_own_gpus(composed(name="prime_trainer_cpu"))) == []

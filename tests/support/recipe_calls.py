@@ -4,8 +4,10 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -46,6 +48,15 @@ def run_shrunk(folder, script, *words, timeout=1800):
         done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=timeout, check=False)
     assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
     return folder / "shrunk"
+
+
+def compose_sft(overrides):
+    """The configuration of verl's SFT trainer."""
+    folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose("sft_trainer_engine", overrides=overrides)
+    OmegaConf.resolve(config)
+    return config
 
 
 def overrides_of(call, module):

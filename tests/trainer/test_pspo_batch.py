@@ -19,7 +19,7 @@ import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
 
-SCORER = ["step_scorer.kind=server", "step_scorer.inputs=text", "step_scorer.address=here:1"]
+SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
 

@@ -5,11 +5,12 @@
         trainer.output_dir=outputs/step_rm
 
 Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
-when interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS`` set
-(:mod:`prime_ext.run.check_metrics`) a run that has ended checks its metrics, and exits with 1 if they are not as they
-should be.
+when interrupted; the same command goes on from the last checkpoint. With
+``PRIME_EXT_CHECKS=default`` a run that has ended checks itself, and exits with 1 if something is wrong
+(:mod:`prime_ext.run.check_metrics`).
 """
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.run.check_metrics import ConditionError, RunChecks
+from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
 
@@ -34,11 +35,13 @@ def compose(overrides: list[str]) -> StepRMSettings:
     return StepRMSettings.from_mapping(values)
 
 
-def default_conditions(settings: StepRMSettings) -> list[str]:
-    """What every healthy run meets: its last epoch, unless it may stop early, and finite numbers."""
-    epochs = settings.optim.epochs
-    ends = [] if settings.trainer.patience else [f"last(epoch) > {max(0, epochs - 1):g}"]
-    return [*ends, "finite(train_loss)", "finite(eval_loss)"]
+def checks_of(settings: StepRMSettings) -> RunChecks:
+    """Return what every healthy run leaves: its last epoch, unless it may stop early, and finite numbers."""
+    # More than all epochs but the last.
+    begun = math.nextafter(max(0.0, settings.optim.epochs - 1), math.inf)
+    reached = {} if settings.trainer.patience else {"epoch": begun}
+    path = Path(settings.trainer.output_dir).expanduser() / METRICS_FILE
+    return RunChecks(path, ("train_loss", "eval_loss"), reached, without_gaps=False)
 
 
 def summary(results: dict[str, Any], output_dir: str) -> str:
@@ -62,16 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(__doc__)
         return 0
     first = int(os.environ.get("RANK", "0")) == 0
-    checks = None
     try:
         settings = compose(words)
-        if first:
-            path = Path(settings.trainer.output_dir).expanduser() / METRICS_FILE
-            checks = RunChecks.from_environment(path, default_conditions(settings))
+        checks = checks_of(settings) if first and checks_requested() else None
         from prime_ext.step_rm.train.run import train
 
         results = train(settings)
-    except (SettingsError, StepRMError, ConditionError) as error:
+    except (SettingsError, StepRMError) as error:
         if first:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of verl that prime_ext relies on beyond its documented registries, and a check that they are there.
+"""Every name of verl that prime_ext relies on in addition to its documented registries, and a check that they exist.
 
-verl calls these names private or moves them without notice; the version is pinned for that reason. When verl is
-upgraded, this list says what has to be looked at.
+verl calls these names private or moves them without notice; the version is pinned for that reason. After an upgrade of
+verl this list shows what needs a look (tests/canary.py, docs/how_to/upgrading_verl.md).
 """
 
 import importlib
 import inspect
-from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
-from types import ModuleType
-from typing import Any
-
-SUPPORTED_VERL = "0.9.1"
 
 _TRAINER = "verl.trainer.ppo.v1.trainer_base"
 _PPO = f"{_TRAINER}:PPOTrainer"
@@ -35,7 +30,6 @@ VERL_NAMES = {
     f"{_PPO}.fit": ("watching the workers while it trains", "self.agent_loop_manager = agent_"),
     f"{_TRAINER}:Tracking": ("one line for each step on the console", ""),
     f"{_TRAINER}:tqdm": ("one line for each step on the console", ""),
-    f"{_TRAINER}:pprint": ("one line for each step on the console", ""),
     f"{_PPO}.get_reward_handles": ("watching the reward workers", ""),
     f"{_PPO}._compute_advantage": ("PRIME's advantage", ""),
     f"{_PPO}._balance_batch": ("pspo_*: dropped responses", "upsample_batch_to_divisible_size(batch"),
@@ -143,19 +137,8 @@ VERL_NAMES = {
 }
 
 
-def check_verl() -> list[str]:
-    """One actionable line for each way in which the installed verl is not the one that prime_ext was written for."""
-    try:
-        installed = version("verl")
-    except PackageNotFoundError:
-        return [f"verl is not installed; install verl=={SUPPORTED_VERL}"]
-    wanted = f"prime_ext needs {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
-    other = [] if installed == SUPPORTED_VERL else [f"verl {installed} is installed, {wanted}"]
-    return [*other, *missing_names()]
-
-
 def missing_names() -> list[str]:
-    """One line for each of :data:`VERL_NAMES` that the verl which is imported does not have, or has otherwise."""
+    """Return one line for each of :data:`VERL_NAMES` that the imported verl lacks, or that changed there."""
     problems = []
     for key, (purpose, text) in VERL_NAMES.items():
         module, _, name = key.partition(":")
@@ -164,23 +147,5 @@ def missing_names() -> list[str]:
             if text and text not in inspect.getsource(found):
                 raise AttributeError(f"its source no longer contains {text!r}")
         except (ImportError, AttributeError) as error:
-            problems.append(
-                f"{module}.{name}, needed for {purpose}, is gone or changed ({error}); "
-                f"install verl=={SUPPORTED_VERL} or adapt prime_ext/verl_compat.py"
-            )
+            problems.append(f"{module}.{name}, needed for {purpose}, is gone or changed ({error})")
     return problems
-
-
-def require_verl_name(module: ModuleType, name: str) -> Any:
-    """Return ``module.name``, where ``name`` may be dotted.
-
-    Raises:
-        RuntimeError: the name is gone, which means that verl is not the version that prime_ext was written for.
-    """
-    try:
-        return attrgetter(name)(module)
-    except AttributeError as error:
-        raise RuntimeError(
-            f"prime_ext relies on {module.__name__}.{name}, which this verl does not have; "
-            f"install verl=={SUPPORTED_VERL}."
-        ) from error

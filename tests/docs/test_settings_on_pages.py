@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that pages name exist: commands compose, the migration page names keys, the reference is generated."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from pages import PAGES, ROOT, shell_blocks
+
+from prime_ext.config.compose import compose_config
+
+# Modules that take overrides of a configuration, and its name.
+COMPOSED = {
+    "prime_ext.train": "prime_trainer",
+    "prime_ext.doctor": "prime_trainer",
+    "verl.trainer.main_ppo": "prime_trainer",
+    "prime_ext.offline_prm": "offline_prm",
+    "prime_ext.step_rm.train": "step_rm",
+}
+MIGRATION = (ROOT / "docs" / "how_to" / "migration.md").read_text()
+TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+def documented_overrides():
+    """Configuration and overrides of every command on a page that starts one of these modules."""
+    for page in PAGES:
+        for line in "\n".join(shell_blocks(page)).replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            module = next((word for word in words if word in COMPOSED), None)
+            overrides = [word for word in words[words.index(module) + 1 :] if "=" in word] if module else []
+            named = [word.partition("=")[2] for word in overrides if word.startswith("--config-name")]
+            overrides = [word for word in overrides if not word.startswith("--")]
+            if overrides:
+                yield pytest.param(named[0] if named else COMPOSED[module], overrides, id=f"{page.stem}: {line[:60]}")
+
+
+@pytest.mark.parametrize(("name", "overrides"), documented_overrides())
+def test_documented_overrides_compose(name, overrides):
+    compose_config(name, overrides)
+
+
+@pytest.mark.parametrize("name", ["prime_trainer", "pspo_trainer", "step_rm"])
+def test_every_key_of_the_migration_page_exists(name):
+    config = compose_config(name, [])
+    rows = [line for found, body in TABLE.findall(MIGRATION) if found == name for line in body.splitlines()]
+    keys = [key for row in rows for key in re.findall(r"`([^`]+)`", row.split("|")[2])]
+    assert len(keys) > 10
+    for key in keys:
+        parent, _, last = key.rpartition(".")
+        section = OmegaConf.select(config, parent) if parent else config
+        assert isinstance(section, DictConfig) and last in section.keys(), key
+
+
+def test_the_reference_of_settings_is_what_its_script_writes(monkeypatch):
+    path = Path(ROOT / "docs" / "write_configuration.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(path.parent)])
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    assert writer.page() == writer.PAGE.read_text()
