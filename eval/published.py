@@ -42,24 +42,17 @@ PAPERS = {
 
 
 @cache
-def _published() -> dict[str, list[Row]]:
-    """Published numbers by task, from ``published.csv``; a line per model, in the order of the reports."""
-    found: dict[tuple[str, str, str], Row] = {}
-    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            metric, source, rows = line["metric"], line["source"], line["rows"]
-            new = {"metric": metric, "source": source, "values": {}, "rows": int(rows) if rows else None}
-            own = found.setdefault((line["task"], metric, source), new)
-            own["values"][line["model"]] = float(line["value"])
-    by_task: dict[str, list[Row]] = {}
-    for (task, _, _), own in found.items():
-        by_task.setdefault(task, []).append(own)
-    return by_task
-
-
 def references(task: str) -> list[Row]:
     """Published numbers of a task: ``metric``, ``source``, ``values`` in percent by model, and ``rows``, if known."""
-    return _published().get(task, [])
+    found: dict[tuple[str, str], Row] = {}
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if line["task"] == task:
+                key = line["metric"], line["source"]
+                rows = int(line["rows"]) if line["rows"] else None
+                own = found.setdefault(key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows})
+                own["values"][line["model"]] = float(line["value"])
+    return list(found.values())
 
 
 def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
