@@ -2,7 +2,7 @@
 """Compare two finished runs problem by problem: is the second checkpoint better, and on which problems?
 
     python -m eval.compare RUN_A RUN_B                    prints the table
-    python -m eval.compare RUN_A RUN_B --output DIR       compare.json, compare.md and compare.html in DIR
+    python -m eval.compare RUN_A RUN_B --output DIR       compare.json and compare.md in DIR
 
 Differences are the second run minus the first. Runs with other problems are never compared; other decoding or prompts
 only if that is asked for, and the reports say so.
@@ -15,17 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.formats import NONE, number, percent, score, show_prompt
+from eval.formats import NONE, number, percent, score
 from eval.published import differing
-from eval.report import add_response
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from eval.statistics import compare_runs, mean_difference
-from prime_ext.utils.files import write_json
+from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page, markdown_table, one_line
-from prime_ext.utils.run_store import Row, RunError, command
+from prime_ext.utils.run_store import RunError, command
 
-# Flipped problems per task and direction: in a list, and with both responses.
-MOST_FLIPS, MOST_SIDES = 1000, 20
+# Flipped problems per task and direction in the Markdown; compare.json has all.
+MOST_FLIPS = 1000
 HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
 NOTE = (
     "Differences are the second run minus the first, in points, paired by problem. Each interval is for its task "
@@ -152,7 +151,7 @@ def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
 
 
 def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
-    """The whole comparison; responses to flipped problems are in the HTML page."""
+    """The comparison as a page."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
@@ -184,23 +183,6 @@ def _add_task(page: Page, paired: Mapping[str, Any], before: TaskRun, after: Tas
         page.table(["problem", "first, %", "second, %"], cells)
         if len(flips) > MOST_FLIPS:
             page.text(f"{len(flips) - MOST_FLIPS:,} more are in compare.json.")
-        for flip in flips[:MOST_SIDES]:
-            with page.only_html(), page.details(f"{flip['problem']}, both responses"):
-                first, second = sides(flip["problem"], before, after)
-                page.code(show_prompt(second["prompt"]))
-                add_response(page, first)
-                add_response(page, second)
-
-
-def sides(problem: str, *runs: TaskRun) -> list[Row]:
-    """A response of each run to a problem: a right one where the run solves it, else a wrong one."""
-    found = []
-    for run in runs:
-        judged = [row for row in run.problems[problem] if row["score"] is not None]
-        solved = sum(row["score"] for row in judged) > len(judged) / 2
-        fitting = [row for row in judged if (row["score"] > 0.5) == solved]
-        found.append((fitting or judged)[0])
-    return found
 
 
 @command("compare")
@@ -222,9 +204,9 @@ def main(words: Sequence[str] | None = None) -> int:
     notes = [f"- {line}" for line in remarks(found, runs[0])]
     print("\n".join(["", markdown_table(HEAD, table(found, *runs)), "", *notes]))
     if output is not None:
-        page = comparison_page(found, *runs)
         write_json(output / "compare.json", found)
-        print("\n".join(map(str, [output / "compare.json", *page.write(output / "compare")])))
+        write_text(output / "compare.md", comparison_page(found, *runs).markdown())
+        print(f"{output / 'compare.json'}\n{output / 'compare.md'}")
     return 0
 
 

@@ -3,20 +3,18 @@ r"""Evaluate a process reward model (PRM).
 
     python -m eval.prm processbench --model PRM --data FOLDER --output results/processbench
     python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
-    python -m eval.prm pairs --model PRM --input candidates.jsonl --output results/pairs
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
 classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that prime_ext has exported, online and
 offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json beside the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
-from the hub with `--data Qwen/ProcessBench`. best-of-n and pairs read JSON Lines (or parquet) with prompt (or problem),
+from the hub with `--data Qwen/ProcessBench`. best-of-n reads JSON Lines (or parquet) with prompt (or problem),
 completions (or responses; texts, or lists of steps), and correctness (0 or 1 for each) or gold; answers, what a
 candidate votes for, are found in the texts if they are not given.
 
 The output folder gets results.json (all settings and versions), items.jsonl, report.md and scores.jsonl. The same
-command goes on where it was interrupted; no response is scored twice. `--plot INDEX` also draws the step scores of the
-response with that number (from 0; candidates are counted through).
+command goes on where it was interrupted; no response is scored twice.
 """
 
 import argparse
@@ -29,7 +27,7 @@ from typing import Any
 
 from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
 from eval.prm_metrics import AGGREGATIONS
-from eval.prm_results import candidate_results, plot_steps, prm_report, processbench_results
+from eval.prm_results import candidate_results, prm_report, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
     OVERLONG,
@@ -39,7 +37,6 @@ from eval.prm_scorers import (
     LogProbModel,
     model_identity,
     score_all,
-    step_scores,
 )
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
@@ -67,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reference", help="reference of an implicit PRM, or none; default: what it was trained with")
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
     add("--coefficient", type=float, help=coefficient)
-    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench and the plot")
+    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench")
     add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
     layout = "prompt of a classifier as it is or as a chat; steps as turns"
@@ -83,25 +80,21 @@ def parser() -> argparse.ArgumentParser:
     add("--trust-remote-code", action="store_true")
     add("--resamples", type=int, default=1000, help="of problems, for intervals")
     add("--seed", type=int, default=0)
-    add("--plot", type=int, metavar="INDEX", help="draw the step scores of this response")
 
-    bench = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step")
-    bench.add_argument("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
-    bench.add_argument("--splits", default=",".join(SPLITS), help="comma-separated")
-    bench.add_argument("--threshold-split", default="gsm8k", help="where the threshold is chosen")
-    bench.add_argument("--limit", type=int, help="only so many random responses of each split, to try it out")
+    add = tasks.add_parser("processbench", parents=[common], help="F1 of finding the first wrong step").add_argument
+    add("--data", default=PROCESSBENCH, help="folder, or the data set on the hub")
+    add("--splits", default=",".join(SPLITS), help="comma-separated")
+    add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
+    add("--limit", type=int, help="only this many random responses of each split, to try it out")
 
-    for name, text in (("best-of-n", "choosing among candidates"), ("pairs", "ordering pairs of candidates")):
-        candidates = tasks.add_parser(name, parents=[common], help=text)
-        candidates.add_argument("--input", required=True, type=Path, help="problems with candidates")
-        ends = "regular expression of what separates steps of a text"
-        candidates.add_argument("--steps-end", default=r"\n\s*\n", help=ends)
-        candidates.add_argument("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
-        candidates.add_argument("--limit", type=int, help="only so many random problems")
-        if name == "best-of-n":
-            candidates.add_argument("--n", help="comma-separated; default: powers of two up to the smallest pool")
-            candidates.add_argument("--subsets", type=int, default=1000, help="per problem, N and vote")
-            candidates.add_argument("--aggregations", default="min,sum,last,mean", help=", ".join(AGGREGATIONS))
+    add = tasks.add_parser("best-of-n", parents=[common], help="choosing among candidates").add_argument
+    add("--input", required=True, type=Path, help="problems with candidates")
+    add("--steps-end", default=r"\n\s*\n", help="regular expression of what separates steps of a text")
+    add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
+    add("--limit", type=int, help="only this many random problems")
+    add("--n", help="comma-separated; default: powers of two up to the smallest pool")
+    add("--subsets", type=int, default=1000, help="per problem, N and vote")
+    add("--aggregations", default="min,sum,last,mean", help=", ".join(AGGREGATIONS))
     return top
 
 
@@ -170,7 +163,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
     joined = (arguments.step_prefix, arguments.step_separator)
     if arguments.task != "processbench":
         source = (arguments.input, arguments.steps_end, *joined, arguments.extraction)
-        return _sample(read_problems(*source, arguments.task == "best-of-n"), arguments.limit, arguments.seed)
+        return _sample(read_problems(*source), arguments.limit, arguments.seed)
     splits = arguments.splits.split(",")
     if arguments.threshold_split not in splits:
         raise RunError(f"--threshold-split {arguments.threshold_split} is not among --splits {arguments.splits}")
@@ -189,9 +182,6 @@ def run(arguments: argparse.Namespace) -> Row:
     responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
         print(f"--steps-end {arguments.steps_end!r} matches nowhere: each response is one step")
-    index = arguments.plot
-    if index is not None and not 0 <= index < len(responses):
-        raise RunError(f"--plot {index} must be the number of one of {len(responses)} responses (from 0)")
     scorer = load_scorer(arguments, description)
     tokens = [scorer.tokens(response) for response in responses]
     settings = {
@@ -205,8 +195,6 @@ def run(arguments: argparse.Namespace) -> Row:
     folder = arguments.output
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
-        if index is not None and OVERLONG in raw[index]:
-            raise RunError(f"--plot {index}: that response is longer than --max-length and has no scores")
         results, lines = (processbench_results if bench else candidate_results)(arguments, items, raw)
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
         results |= {"settings": options, "versions": versions(), "overlong": sum(OVERLONG in own for own in raw)}
@@ -214,16 +202,6 @@ def run(arguments: argparse.Namespace) -> Row:
         write_json_lines(folder / "items.jsonl", lines)
         text = prm_report(results)
         write_text(folder / "report.md", text)
-    if index is not None:
-        label = items[index].label if bench else None
-        title = f"response {index}" + ("" if label is None else f", first wrong step: {label}")
-        kind = "probability" if classifier else f"{arguments.step_score} score"
-        has_reference = arguments.reference is not None
-        scores = step_scores(raw[index], arguments.step_score, arguments.coefficient, has_reference) or []
-        path = folder / f"step_scores_{index}.png"
-        threshold = results["protocol"]["threshold"] if bench else None
-        plot_steps(path, scores, responses[index], title, kind, label, threshold)
-        print(f"picture: {path}")
     print(text)
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
     return results

@@ -109,9 +109,7 @@ def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int 
     return values
 
 
-def read_problems(
-    path: Path, pattern: str, prefix: str, separator: str, style: str, with_answers: bool
-) -> list[Problem]:
+def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: str) -> list[Problem]:
     """Problems with candidates: ``prompt`` (or problem), ``completions`` (or responses: texts or lists of steps),
     and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
 
@@ -134,7 +132,7 @@ def read_problems(
             else:
                 raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
         correct = _correctness(row, responses, where, style)
-        answers = _answers(row, responses, correct, where, style) if with_answers else []
+        answers = _answers(row, responses, correct, where, style)
         problems.append(Problem(str(row.get("id", number - 1)), responses, correct, answers))
     if not problems:
         raise RunError(f"{path} has no rows")

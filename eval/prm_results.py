@@ -4,13 +4,12 @@
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval.formats import percent
-from eval.prm_data import Problem, ProcessBenchItem, Response
+from eval.prm_data import Problem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
@@ -28,7 +27,6 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import step_scores
 from eval.statistics import pass_probability
-from prime_ext.utils.files import atomic_path
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
 
@@ -104,7 +102,7 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
 
     ``RunError``: an aggregation that there is not, or not for this scorer.
     """
-    aggregations = getattr(arguments, "aggregations", "min,sum,last,mean").split(",")
+    aggregations = arguments.aggregations.split(",")
     if unknown := [how for how in aggregations if how not in AGGREGATIONS]:
         raise RunError(f"--aggregations: aggregation must be one of {', '.join(AGGREGATIONS)}, got {unknown[0]!r}")
     kinds = {"": ("", True)}
@@ -145,12 +143,11 @@ def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
 
 
 def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
-    """How often a correct response is ahead of a wrong one to the same problem; for best-of-n also its table."""
+    """The table of best-of-N, and how often a correct response is ahead of a wrong one to the same problem."""
     named = response_scores(arguments, raw)
     parts = {name: _by_problem(values, problems) for name, values in named.items()}
     results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
-    if arguments.task == "best-of-n":
-        results |= _best_of_n(arguments, problems, parts)
+    results |= _best_of_n(arguments, problems, parts)
     results["pairwise_accuracy"] = {}
     for name, part in parts.items():
         counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
@@ -160,8 +157,7 @@ def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem]
     for number, (problem, place) in enumerate(places):
         scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
         line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        answer = {"answer": problem.answers[place]} if problem.answers else {}
-        lines.append({**line, "steps": raw[number], **answer})
+        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
     return results, lines
 
 
@@ -214,8 +210,7 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
 def prm_report(results: Mapping[str, Any]) -> str:
     """The results of any of the tasks as Markdown."""
     settings, task = results["settings"], results["task"]
-    titles = {"processbench": "ProcessBench", "best-of-n": "Best of N", "pairs": "Pairwise accuracy"}
-    page = Page(titles[task])
+    page = Page("ProcessBench" if task == "processbench" else "Best of N")
     page.text(f"Model: {settings['model']}")
     if settings["scorer"] == "implicit":
         page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
@@ -225,9 +220,8 @@ def prm_report(results: Mapping[str, Any]) -> str:
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
     if task == "processbench":
         _add_processbench(page, results)
-    if task == "best-of-n":
+    else:
         _add_best_of_n(page, results)
-    if task != "processbench":
         page.heading("Pairwise accuracy")
         pairs = results["pairwise_accuracy"].items()
         lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
@@ -277,31 +271,3 @@ def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
         "that many random ones (largest Monte-Carlo standard error "
         f"{100 * results['largest_monte_carlo_error']:.2f} points)."
     )
-
-
-def plot_steps(
-    path: Path, scores: Sequence[float], response: Response, title: str, kind: str, label: int | None, threshold: Any
-) -> None:
-    """Draw the score of every step; the first wrong step in red, the threshold as a line.
-
-    ``label`` is the index of the first wrong step, -1 for none, None if it is not known.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 1.2 + 0.42 * len(scores)), layout="constrained")
-    axes = figure.subplots()
-    wrong = len(scores) if label in (None, -1) else label
-    colours = ["#2e75b6" if k < wrong else "#c0392b" if k == wrong else "#7f8c8d" for k in range(len(scores))]
-    axes.barh(range(len(scores)), scores, color=colours)
-    # A dollar sign would start mathematics.
-    names = [f"{k}: {' '.join(step.split())[:60]}".replace("$", r"\$") for k, step in enumerate(response.steps)]
-    axes.set_yticks(range(len(scores)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.axvline(0, color="black", linewidth=0.6)
-    if threshold is not None:
-        axes.axvline(threshold, color="#e67e22", linestyle="--", linewidth=1, label=f"threshold {threshold:.4g}")
-        axes.legend(fontsize=7)
-    axes.set_xlabel(kind, fontsize=8)
-    axes.set_title(title, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130)

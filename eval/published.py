@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published numbers beside ours: where a run was made in another way than they, and the papers' tables."""
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval.formats import NONE, percent, score
 from eval.results import FinishedRun
-from prime_ext.tasks.choice_metrics import METRICS
-from prime_ext.tasks.task import Decoding, Reference
+from prime_ext.tasks.task import CHOICE_METRICS, Decoding
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import Page
+from prime_ext.utils.run_store import Row
 
 _AT_K = re.compile(r"(?:avg|pass|maj)@(\d+)")
 
@@ -38,6 +41,20 @@ PAPERS = {
 }
 
 
+@cache
+def references(task: str) -> list[Row]:
+    """Published numbers of a task: ``metric``, ``source``, ``values`` in percent by model, and ``rows``, if known."""
+    found: dict[tuple[str, str], Row] = {}
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if line["task"] == task:
+                key = line["metric"], line["source"]
+                rows = int(line["rows"]) if line["rows"] else None
+                own = found.setdefault(key, {"metric": key[0], "source": key[1], "values": {}, "rows": rows})
+                own["values"][line["model"]] = float(line["value"])
+    return list(found.values())
+
+
 def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
     """Our estimate of a metric of a task file; None if the run has none.
 
@@ -48,7 +65,7 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
         value = (entry["choice"] or {}).get(metric)
         return None if value is None else {"value": value, "standard_error": None, "low": None, "high": None}
     mean = f"avg@{summary['samples_per_problem']}"
-    return summary["scores"].get(mean if metric in METRICS else metric)
+    return summary["scores"].get(mean if metric in CHOICE_METRICS else metric)
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -101,15 +118,13 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     """
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}
-    references: dict[str, Reference] = {
-        task: next(one for one in own.references if one.metric == paper.metric) for task, own in tasks.items()
-    }
-    models = list(dict.fromkeys(model for own in references.values() for model in own.values))
+    published = {task: next(own for own in references(task) if own["metric"] == paper.metric) for task in tasks}
+    models = list(dict.fromkeys(model for own in published.values() for model in own["values"]))
     ours = {
         task: [our_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None for run in runs.values()]
         for task in tasks
     }
-    theirs = {task: [own.values.get(model) for model in models] for task, own in references.items()}
+    theirs = {task: [own["values"].get(model) for model in models] for task, own in published.items()}
     rows = [[own.title, *map(score, ours[task]), *map(_plain, theirs[task])] for task, own in tasks.items()]
     means = [mean_of_tasks(column) for column in zip(*ours.values(), strict=True)]
     their_means = [None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)]
@@ -121,8 +136,8 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
         *(f"{column}: {run.model}." for column, run in runs.items()),
     ]
     for column, run in runs.items():
-        notes += [f"{column}: {words}." for words in _differences(run, tasks, references)]
-    notes += [f"Published: {source}." for source in dict.fromkeys(own.source for own in references.values())]
+        notes += [f"{column}: {words}." for words in _differences(run, tasks, published)]
+    notes += [f"Published: {source}." for source in dict.fromkeys(own["source"] for own in published.values())]
     notes += [f"{own.title}: {own.notes}" for own in tasks.values() if own.notes]
     page = Page(paper.title)
     page.table(["", *runs, *models], rows)
@@ -130,12 +145,12 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     return page
 
 
-def _differences(run: FinishedRun, tasks: Mapping[str, Any], references: Mapping[str, Reference]) -> list[str]:
+def _differences(run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]) -> list[str]:
     """What is known to differ from the published, each once with the titles of the tasks it holds for."""
     titles: dict[str, list[str]] = {}
     there = [task for task in tasks if task in run.tasks]
     for task in there:
-        for words in known_differences(task, run.tasks[task].entry, asdict(references[task])):
+        for words in known_differences(task, run.tasks[task].entry, published[task]):
             titles.setdefault(words, []).append(tasks[task].title)
     return [words if len(own) == len(there) else f"{', '.join(own)}: {words}" for words, own in titles.items()]
 

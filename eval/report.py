@@ -21,7 +21,7 @@ from eval.formats import NONE, flatten, interval, number, percent, score, show_p
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from eval.statistics import pass_at_k
-from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, one_line
 from prime_ext.utils.run_store import Row, RunError, command
 
@@ -132,8 +132,8 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("responses that the grader could not judge", number(summary["grader_failures"])),
         ("failed responses", number(entry["failed_responses"])),
     ]
-    choice = {name: own for name, own in (entry["choice"] or {}).items() if name in METRICS and name != "accuracy"}
-    known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in choice.items()]
+    f1 = {name: own for name, own in (entry["choice"] or {}).items() if name != "accuracy"}
+    known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in f1.items()]
     # A run that generated nothing, such as one that only graded again, has no speed.
     if entry.get("response_tokens_per_second") is not None:
         known.append(("response tokens per second", number(float(entry["response_tokens_per_second"]))))
@@ -265,7 +265,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if output is None:
             print(beside.markdown())
         else:
-            written += beside.write(output / (f"table_{table}" if table else "runs"))
+            written.append(output / (f"table_{table}.md" if table else "runs.md"))
+            write_text(written[-1], beside.markdown())
     for path in written:
         print(path)
     return 0

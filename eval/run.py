@@ -26,6 +26,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
+from eval.published import best_published, references
+from eval.report import write_reports
 from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
@@ -136,7 +138,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
         "ks": list(planned.ks),
         **measured,
         "failed_responses": failed,
-        "references": [asdict(reference) for reference in task.references],
+        "references": references(task.name),
         "notes": task.notes,
     }
 
@@ -252,20 +254,26 @@ def list_tasks() -> None:
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
     """Write the reports, print the table, what to know about it and where the files are; 1 if responses failed."""
-    # Draws: matplotlib takes a second to import, which only the end of a run needs.
-    from eval.report import write_reports
-
     reports = write_reports(folder)
     rows = [("task", "metric", "score", "95 % interval", "published")]
     notes = []
     for name, task in results["tasks"].items():
         for number, (metric, own) in enumerate(_scores(task)):
+            known = next((found["values"] for found in task["references"] if found["metric"] == metric), None)
             score, interval = "-", ""
             if own is not None:
                 error = own["standard_error"]
                 score = f"{100 * own['value']:5.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
                 interval = "" if own["low"] is None else f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]"
-            rows.append(("" if number else name, metric, score, interval, _published(task, metric)))
+            rows.append(
+                (
+                    "" if number else name,
+                    metric,
+                    score,
+                    interval,
+                    best_published(known, results["model"]["model"]) if known else "",
+                )
+            )
         failed, summary = task["failed_responses"], task["summary"]
         if failed:
             notes.append(f"{name}: {failed} responses FAILED and are in no mean; the same command tries them again")
@@ -294,18 +302,6 @@ def _scores(task: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None
             alike = metric == "micro_f1" and mean is not None and abs(mean["value"] - value) < 1e-9
             found.append((metric, mean if alike else {"value": value, "standard_error": None, "low": None}))
     return found
-
-
-def _published(task: Mapping[str, Any], metric: str) -> str:
-    """The two best published scores, and how many more there are."""
-    reference = next((own for own in task["references"] if own["metric"] == metric), None)
-    if reference is None:
-        return ""
-    found = sorted(((value, model) for model, value in reference["values"].items()), reverse=True)
-    text = ", ".join(f"{value:.1f} {model}" for value, model in found[:2])
-    other = reference["rows"] not in (None, task["summary"]["problems"])
-    more = f" (+{len(found) - 2})" if len(found) > 2 else ""
-    return text + more + (f" on {reference['rows']} rows" if other else "")
 
 
 @command("eval.run", BackendError, NoData, SourceError, TaskError)

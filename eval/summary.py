@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.results import Key
 from eval.statistics import Estimate, average, majority_at_k, pass_at_k, same_mathematics
-from prime_ext.tasks.choice_metrics import METRICS
+from prime_ext.tasks.task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
 
@@ -93,4 +93,21 @@ def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float
             rounds.append((answers, [int(row["gold"]) for row in judged]))
     if not rounds:
         return None
-    return {name: statistics.fmean(metric(*one) for one in rounds) for name, metric in METRICS.items()}
+    return {name: statistics.fmean(choice_metrics(*one)[name] for one in rounds) for name in CHOICE_METRICS}
+
+
+def choice_metrics(answers: Sequence[int | None], gold: Sequence[int]) -> dict[str, float]:
+    """Score options from 1, None where a response states none, against the right ones; at least one of each.
+
+    No answer is a false negative of the right option and a false positive of none. Micro-F1 counts an unanswered row as
+    an answer of a class of its own, as PSPO's evaluation does, so it is the accuracy. Macro-F1 is the mean over the
+    options that occur in ``gold``; one that is never answered has 0.
+    """
+    pairs = list(zip(answers, gold, strict=True))
+    accuracy = sum(answer == right for answer, right in pairs) / len(pairs)
+    f1 = []
+    for option in sorted(set(gold)):
+        right = sum(answer == option == truth for answer, truth in pairs)
+        answered = sum(answer == option for answer, _ in pairs)
+        f1.append(2 * right / (answered + sum(truth == option for _, truth in pairs)))
+    return {"accuracy": accuracy, "micro_f1": accuracy, "macro_f1": sum(f1) / len(f1)}

@@ -129,23 +129,22 @@ def grade(
 
 
 def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
-    values = (
-        response["problem"],
-        response["sample"],
-        problem["groups"],
-        problem["prompt"],
-        response["text"],
-        recorded_gold(problem["gold"]),
-        str(verdict.outcome),
-        verdict.score,
-        verdict.extracted,
-        verdict.grader_failure,
-        verdict.detail,
-        response["tokens"],
-        response["prompt_tokens"],
-        response["finish"] == "length",
-    )
-    return dict(zip(SAMPLE_FIELDS, values, strict=True))
+    return {
+        "problem": response["problem"],
+        "sample": response["sample"],
+        "groups": problem["groups"],
+        "prompt": problem["prompt"],
+        "response": response["text"],
+        "gold": recorded_gold(problem["gold"]),
+        "verdict": str(verdict.outcome),
+        "score": verdict.score,
+        "extracted": verdict.extracted,
+        "grader_failure": verdict.grader_failure,
+        "detail": verdict.detail,
+        "tokens": response["tokens"],
+        "prompt_tokens": response["prompt_tokens"],
+        "truncated": response["finish"] == "length",
+    }
 
 
 def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:

@@ -86,11 +86,9 @@ def _below_a_folder(name: str) -> str:
 Text = Annotated[str, Field(strict=True), AfterValidator(_not_blank)]
 Pattern = Annotated[Text, AfterValidator(_regular_expression)]
 Path = Annotated[Text, AfterValidator(_below_a_folder)]
-Address = Annotated[Text, Field(pattern=r"^https://.*[^/]$")]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Number = Annotated[float, Field(strict=True)]
 # One of them may stand without a list.
 _LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 Texts = Annotated[tuple[Text, ...], _LISTED, AfterValidator(_different)]
 Paths = Annotated[tuple[Path, ...], _LISTED, AfterValidator(_different)]
-Addresses = Annotated[tuple[Address, ...], _LISTED, AfterValidator(_different)]

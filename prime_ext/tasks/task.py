@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from prime_ext.tasks.cells import Columns, RowError, Shown, cell, filled, has, held, text_of_cell
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Addresses, Count, Number, Paths, Pattern, Text, Texts
+from prime_ext.tasks.checked import NO_OTHER_KEYS, Count, Number, Paths, Pattern, Text, Texts
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
 from prime_ext.verifiers.math.verifier import read_tolerance
 from prime_ext.verifiers.sources import source_of
@@ -25,6 +25,8 @@ Split = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
 # Of programs; see :class:`Task`.
 Limit = Annotated[str, Field(pattern=r"^seconds(_per_problem)?$")]
 DEFAULT_PROMPT = "default"
+# Metrics of single responses; tasks of other kinds have the first only.
+CHOICE_METRICS = ("accuracy", "micro_f1", "macro_f1")
 # Names of the options, in order, or how many there are where every row has its own.
 Options = Annotated[
     Annotated[int, Field(strict=True, ge=2, le=10), Tag("<number>")]
@@ -41,12 +43,9 @@ class Source:
         hub: id of the data set on the Hugging Face hub; empty if there is none.
         revision: commit on the hub; empty for the newest.
         files: files on the hub by split.
-        url: files on the web by split, for sets that have no hub.
         local: files below a data folder by split.
         rows: rows of the local files by split, as published; of those, the ones that belong to the task.
         where: regular expression by column; only rows in which each is found belong to the task.
-        between: first and last text by column, both included, e.g. days in ISO form; only rows in which the beginning
-            of each is between them belong to the task.
         origin: where the local files are published, for whoever does not have them.
         generated: instead of all that, a name of ``GENERATED`` in ``last_digit_chain``, which makes the rows;
             ``rows`` says how many.
@@ -56,26 +55,19 @@ class Source:
     hub: Text = ""
     revision: Text = ""
     files: Mapping[Split, Texts] = field(default_factory=dict)
-    url: Mapping[Split, Addresses] = field(default_factory=dict)
     local: Mapping[Split, Paths] = field(default_factory=dict)
     rows: Mapping[Split, Count] = field(default_factory=dict)
     where: Mapping[str, Pattern] = field(default_factory=dict)
-    between: Mapping[str, tuple[Text, Text]] = field(default_factory=dict)
     origin: Text = ""
     generated: Text = ""
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the files belongs to the task. ``RowError``: it lacks a column by which that is decided."""
-        found = all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
-        return found and all(
-            first <= text_of_cell(cell(row, name), name)[: len(first)]
-            and text_of_cell(cell(row, name), name)[: len(last)] <= last
-            for name, (first, last) in self.between.items()
-        )
+        return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
-        """Files by split: those of a data folder, or those that are fetched."""
-        return self.local if local else self.files or self.url
+        """Files by split: those of a data folder, or those on the hub."""
+        return self.local if local else self.files
 
 
 def _style(name: str) -> str:
@@ -204,24 +196,6 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Published numbers.
-
-    Attributes:
-        metric: which one.
-        source: where they were published.
-        values: percent by model.
-        rows: test rows they were measured on, as far as is known.
-    """
-
-    __pydantic_config__ = NO_OTHER_KEYS
-    metric: Text
-    source: Text
-    values: Mapping[str, Annotated[Number, Field(ge=0, le=100)]]
-    rows: Count | None = None
-
-
-@dataclass(frozen=True)
 class Problem:
     """A row of a task.
 
@@ -263,7 +237,6 @@ class Task:
         decoding: by name.
         id: columns that hold the name of a row, of which the first that it has counts; empty for its number.
         groups: where subject, level and so on are, by name.
-        references: published numbers.
         notes: what to know before comparing numbers.
         overlaps: another task that has some of these problems; empty if there is none. Such a task is in no group of
             tasks, so that no problem counts twice.
@@ -288,7 +261,6 @@ class Task:
     limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)
     id: Columns | None = None
     groups: Mapping[str, Columns] = field(default_factory=dict)
-    references: tuple[Reference, ...] = ()
     notes: Text = ""
     overlaps: Text = ""
 

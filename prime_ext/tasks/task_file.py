@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of ``prime_ext/tasks/benchmarks/`` and checks every key.
 
-    python -m prime_ext.tasks.task_file                 names of all tasks
-    python -m prime_ext.tasks.task_file awpnli          what one says
-    python -m prime_ext.tasks.task_file my_task.yaml    checks a file of your own
-
 A mistake is one line: file, key, what it is and what would be right.
 """
 
-import argparse
 import difflib
-import json
 import re
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +15,8 @@ from pydantic import TypeAdapter
 
 from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.checked import Wrong, checked
-from prime_ext.tasks.choice_metrics import METRICS
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.tasks.task import DEFAULT_PROMPT, Decoding, Source, Task
+from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
 from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource
 
@@ -142,12 +133,9 @@ def _check_source(source: Source) -> None:
         alone = Source(generated=source.generated, rows=source.rows)
         _must(source == alone, "source.generated must have nothing but rows beside it")
         return
-    _must(bool(source.files or source.url or source.local), "source needs hub and files, url, local, or generated")
+    _must(bool(source.files or source.local), "source needs hub and files, local, or generated")
     together = bool(source.hub) == bool(source.files) and bool(source.hub or not source.revision)
     _must(together, "source.hub, source.files and source.revision belong together")
-    _must(not (source.hub and source.url), "source has hub and url; rows are fetched from one of them")
-    for column, (first, last) in source.between.items():
-        _must(first <= last, f"source.between.{column} must be the first and the last, got {first}, {last}")
 
 
 def _check_grader(task: Task) -> None:
@@ -180,32 +168,11 @@ def _check_grader(task: Task) -> None:
     most = max(way.n for way in task.decoding.values())
     for metric in task.metrics:
         at_k = _AT_K.fullmatch(metric)
-        known = ", ".join([*METRICS, "avg@K", "pass@K", "maj@K"])
-        _must(bool(at_k) or metric in METRICS, f"metrics has {metric!r}, which is none of {known}")
+        known = ", ".join([*CHOICE_METRICS, "avg@K", "pass@K", "maj@K"])
+        _must(bool(at_k) or metric in CHOICE_METRICS, f"metrics has {metric!r}, which is none of {known}")
         if at_k:
             _must(int(at_k[2]) <= most, f"metrics has {metric!r}, but no decoding has n of {at_k[2]} or more")
             _must(at_k[1] != "maj" or grader != "code", f"metrics has {metric!r}, but programs do not vote")
         else:
             fits = metric == "accuracy" or grader == "choice"
             _must(fits, f"metrics has {metric!r}, which is for multiple choice, not {grader}")
-    for reference in task.references:
-        _must(reference.metric in task.metrics, f"references.metric must be one of metrics, got {reference.metric!r}")
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", nargs="?", help="name, or a file that ends in .yaml")
-    arguments = parser.parse_args(words)
-    try:
-        if arguments.task is None:
-            print("\n".join(task_names()))
-        else:
-            print(json.dumps(asdict(load_task(arguments.task)), indent=2, ensure_ascii=False))
-    except TaskError as error:
-        print(f"task: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

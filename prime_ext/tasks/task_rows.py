@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a task, from local files, from the hub or from the web."""
+"""The problems of a task, from local files or from the hub."""
 
-import hashlib
-import os
-import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +8,7 @@ from typing import Any
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.task import Problem, Task
-from prime_ext.utils.files import atomic_path
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
-
-# Of silence on the line.
-_SECONDS = 60
 
 
 class NoData(ValueError):
@@ -40,7 +31,7 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
 
     Args:
         task: whose rows.
-        data: folder below which the files of ``source.local`` are; None for those of the hub or the web.
+        data: folder below which the files of ``source.local`` are; None for those of the hub.
         split: default: see :func:`default_split`.
 
     Raises:
@@ -102,8 +93,6 @@ def _files(task: Task, data: Path | None, split: str) -> list[Path]:
             raise NoData(f"{task.name} has no {where}{_hint(task, split)}")
         raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(splits)}")
     try:
-        if data is None and source.url:
-            return [web_file(address) for address in splits[split]]
         if data is None:
             return [hub_file(source.hub, name, source.revision or None) for name in splits[split]]
     except SourceError as error:
@@ -123,36 +112,9 @@ def _hint(task: Task, split: str) -> str:
     source = task.source
     if source.origin:
         return f"; it is published as {source.origin}"
-    if split in source.url:
-        return f"; get it from {' and '.join(source.url[split])}, or leave out --data"
     if split not in source.files:
         return ""
     end = ", and leave out --data"
     if len(source.files[split]) > 1:
         end = f" --local-dir DATA/{Path(source.local.get(split, ('',))[0]).parent}"
     return f"; get it with: hf download --repo-type dataset {source.hub} {' '.join(source.files[split])}{end}"
-
-
-def web_file(address: str) -> Path:
-    """The local copy of a file on the web.
-
-    Kept below ``$XDG_CACHE_HOME/prime_ext/web``, or ``~/.cache``. Delete it there to fetch it anew. ``SourceError``: it
-    cannot be fetched; the message is one line and says what to do without the web.
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # The addresses of two releases may end in the same name.
-    name = f"{hashlib.sha256(address.encode()).hexdigest()[:12]}-{address.rpartition('/')[2]}"
-    path = cache / "prime_ext" / "web" / name
-    if path.is_file():
-        return path
-    try:
-        with urllib.request.urlopen(address, timeout=_SECONDS) as answer, atomic_path(path) as temporary:
-            with temporary.open("wb") as file:
-                shutil.copyfileobj(answer, file)
-            wanted = answer.headers.get("Content-Length")
-            if wanted is not None and temporary.stat().st_size != int(wanted):
-                raise OSError(f"{temporary.stat().st_size} of {wanted} bytes came")
-    except (OSError, urllib.error.URLError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise SourceError(f"{address} cannot be fetched ({reason}); give local files instead") from error
-    return path

@@ -34,8 +34,6 @@ gold: [{column: answer}]
 prompts:
   default: {user: "{{problem}}\\nBox it."}
   strict: {user: "{{problem}}", system: "You are strict."}
-references:
-  - {metric: accuracy, source: nowhere, values: {a model: 50.0, another: 40.0, a third: 30.0}, rows: 7}
 """
 _PARITY = """\
 options: [even, odd]

@@ -115,14 +115,11 @@ def test_an_interrupted_run_goes_on_where_it_was_with_the_same_rows_and_settings
     ("task", "text", "message"),
     [
         ("math", '{"pred": "1"}', "row 1: no field 'gold'; it has ['pred']"),
-        ("math", '{"gold": "1"}', "row 1: no field 'pred' or 'response'; it has ['gold']"),
         ("math", '{"gold": "1", "pred": "1"}\n{"gold"', "row 2: not JSON"),
-        ("math", "[1]", "row 1: not an object"),
         ("math", "", "has no rows"),
         ("code", '{"program": "x"}', "row 1: no tests; give inputs and outputs"),
         ("code", '{"inputs": [], "outputs": []}', "row 1: no field 'response' or 'program' or 'completion'"),
         ("code", '{"program": "x", "test_cases": "{"}', "row 1: test_cases is not JSON"),
-        ("choice", '{"gold": 1, "pred": "1"}', "row 1: no field 'response'"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_graded(tmp_path, capsys, task, text, message):

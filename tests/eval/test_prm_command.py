@@ -65,7 +65,7 @@ def evaluated(out, task, model, *words):
 def test_processbench_with_the_protocols_threshold_and_the_oracles(models, described, bench, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["processbench", "--model", str(described), "--data", str(bench), "--output", str(out)]
-    words += ["--splits", "gsm8k,math", "--plot", "2"]
+    words += ["--splits", "gsm8k,math"]
     assert main(words) == 0
     results = results_of(out)
     protocol, oracle = results["protocol"], results["oracle"]
@@ -80,7 +80,6 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, descr
     assert set(results["versions"]) == {"prime-ext", "verl", "torch", "transformers"}
     items = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
     assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
-    assert (out / "step_scores_2.png").read_bytes().startswith(b"\x89PNG")
     assert "Official protocol: one threshold, the best on gsm8k" in (out / "report.md").read_text()
     # A second run scores nothing: the same lines, the same numbers.
     before = (out / "scores.jsonl").read_bytes()
@@ -131,14 +130,14 @@ def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_p
     assert {"best, min", "best, product", "vote, product"} <= set(results["best_of_n"])
 
 
-def test_pairs_of_candidates_that_are_graded_by_their_gold_answer(described, tmp_path):
+def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
     rows = [
         {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
         {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
     ]
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results, _ = evaluated(tmp_path / "out", "pairs", described, "--input", path)
+    results, _ = evaluated(tmp_path / "out", "best-of-n", described, "--input", path)
     assert results["pairwise_accuracy"]["min of step"]["pairs"] == 2
 
 
@@ -153,7 +152,6 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BENCH, "--model", "{prm}"], "", "give --reference MODEL, or --reference none"),
         ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
         ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
-        ([*BENCH, "--plot", "99"], "", "--plot 99 must be the number of one of 12 responses"),
         ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is no dtype of torch"),
         ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),

@@ -76,12 +76,10 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
     [
         ("examples: [", "cannot be read"),
         ("stop: [x]", "needs the key 'examples'"),
-        ("examples: []", "examples must have at least 1 item"),
         ("{examples: [{problem: a}]}", "examples.0 must have the key response"),
         ("{examples: [{question: a, response: x}]}", "example 1 has no 'problem', which the prompt of sums shows"),
         ("{examples: [{problem: a, response: x}], shots: 1}", "the file has no key 'shots'"),
         ("{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}", "format must be a text with {{prompt}}"),
-        ("{examples: [{problem: a, response: x}], stop: ['']}", "stop.0 must have at least 1 character"),
     ],
 )
 def test_a_bad_few_shot_file_is_one_line(sums, tmp_path, capsys, text, message):

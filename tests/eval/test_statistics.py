@@ -20,7 +20,7 @@ from eval.statistics import (
     pass_probability,
     same_mathematics,
 )
-from eval.summary import measure
+from eval.summary import choice_metrics, measure
 from prime_ext.tasks.votes import Ballot, count_votes
 
 
@@ -58,16 +58,12 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(right, data):
     assert pass_probability(len(right), sum(right), k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
 
 
-def test_pass_at_k_has_no_rounding_where_it_is_nearly_one_or_numbers_are_large():
-    assert pass_probability(4000, 1, 2000) == 0.5
-    assert pass_probability(1000, 999, 1) == 0.999
-    assert pass_probability(10, 0, 10) == 0.0 and pass_probability(10, 1, 10) == 1.0
-
-
 def test_pass_at_k_over_problems():
     scores = [[1.0, 0.0, 0.0, 0.5], [0.0] * 4, [None, 1.0, 1.0, None], [None, None, None, 1.0]]
     found = pass_at_k(scores, 2)
     assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (found["problems"], found["left_out"]) == (3, 1)
+    # Whole numbers: no rounding where they are large.
+    assert pass_probability(4000, 1, 2000) == 0.5
     # Of four responses two draws of two are independent.
     assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == over_problems([5 / 6] * 30, 60)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
@@ -206,3 +202,17 @@ def test_a_response_that_failed_is_in_no_mean_and_no_share():
     assert found["scores"]["avg@2"]["value"] == 1 and found["scores"]["avg@2"]["left_out"] == 1
     assert found["truncated"] == 1 and found["no_answer"] == 0 and found["grader_failures"] == 0
     assert measure("math", 1, {"1": {}}, {})["summary"]["scores"] == {"avg@1": None}
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, 1, 2, 3]), st.integers(1, 3)), min_size=1))
+def test_metrics_of_choice_are_those_of_scikit_learn(pairs):
+    """Micro-F1 counts every class, that of unanswered rows included; macro-F1 those of the gold answers."""
+    answers, gold = zip(*pairs, strict=True)
+    hits = {c: sum(a == c == g for a, g in pairs) for c in {*answers, *gold}}
+    answered = Counter(answers)
+    there = Counter(gold)
+    micro = 2 * sum(hits.values()) / sum((answered + there).values())
+    macro = sum(2 * hits[c] / (answered[c] + there[c]) for c in there) / len(there)
+    found = choice_metrics(answers, gold)
+    assert found["accuracy"] == found["micro_f1"] == pytest.approx(micro)
+    assert found["macro_f1"] == pytest.approx(macro)

@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 from prime_ext.tasks.cells import Composed, RowError
-from prime_ext.tasks.task import Source
-from prime_ext.tasks.task_file import FOLDER, TaskError, load_task, main
+from prime_ext.tasks.task_file import FOLDER, TaskError, load_task
 
 MATH = {
     "name": "mine",
@@ -98,20 +97,14 @@ def _changed(path, value, name):
     [
         # Keys that are missing, unknown or of the wrong type.
         ("awpnli", "title", None, "the file needs the key 'title'"),
-        ("awpnli", "title", "", "title must be a text that is not empty"),
         ("awpnli", "prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
-        ("awpnli", "options", ["yes"], "options must have at least 2 items"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
-        ("awpnli", "source/rows/all", 0, "source.rows.all must be greater than or equal to 1, got '0'"),
         ("awpnli", "gold/0/columns", ["a", "b"], "gold.0 has no key"),
-        ("awpnli", "decoding/paper/beams", 5, "decoding.paper has no key 'beams'; did you mean num_beams"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
         ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
-        ("mbpp", "source/url", {"test": "http://example.org/a"}, "source.url.test.0 must match pattern '^https://"),
-        ("livecodebench_v2", "limits/second", 6, "limits has the key 'second'; a key must match pattern"),
         # Keys that contradict each other.
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("awpnli", "overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
@@ -119,11 +112,9 @@ def _changed(path, value, name):
         ("awpnli", "data_source", "math500", "options must be left out: math500 is judged as math"),
         ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
         ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
-        ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, url, local, or generated"),
+        ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, local, or generated"),
         ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
         ("awpnli", "source", {"generated": "last_digit_chain"}, "source.generated needs source.rows"),
-        ("gsm8k", "source/url", {"test": "https://example.org/a.jsonl"}, "source has hub and url"),
-        ("gsm8k", "source/between", {"day": ["2", "1"]}, "source.between.day must be the first and the last"),
         ("awpnli", "texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
         ("awpnli", "gold/0/values/entailment", 3, "gold.0.values must say which option, 1 to 2"),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
@@ -131,18 +122,15 @@ def _changed(path, value, name):
         ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for mathematics, not code"),
         ("humaneval", "gold/0/values", {"a": 1}, "gold.0.values must be left out: the gold of code is its tests"),
         ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: they are for programs, not math"),
-        ("awpnli", "extraction", "boxed", "extraction must be left out: it is for mathematics, not choice"),
         ("awpnli", "prompts/default", None, "prompts needs the key 'default'"),
         ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
         ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
         ("awpnli", "decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample"),
-        ("awpnli", "decoding/greedy/n", 4, "decoding.greedy.n has no effect without do_sample: true"),
         ("awpnli", "decoding/paper/min_new_tokens", 600, "decoding.paper.min_new_tokens must be at most"),
         ("awpnli", "metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
         ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
         ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
-        ("awpnli", "references/0/metric", "accurracy", "references.metric must be one of metrics, got 'accurracy'"),
     ],
 )
 def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, value, message):
@@ -161,9 +149,9 @@ def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
     # The other may extend one itself.
-    task = load_task(write(tmp_path, {"name": "mine", "extends": "livecodebench_v3", "source": {"rows": None}}))
-    assert task.source.hub == load_task("livecodebench_v3").source.hub and task.source.rows == {}
-    assert task.decoding == load_task("livecodebench_v2").decoding
+    task = load_task(write(tmp_path, {"name": "mine", "extends": "aime2022", "source": {"rows": None}}))
+    assert task.source.hub == base.source.hub and task.source.rows == {}
+    assert task.metrics == load_task("math500").metrics
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
@@ -225,24 +213,8 @@ def test_limits_of_programs_reach_the_verifier(tmp_path):
     assert live == {"seconds": 6, "seconds_per_problem": 300}
 
 
-def test_only_rows_between_two_days_belong_to_a_window():
-    window = Source(between={"day": ("2024-08-01", "2024-11-01")})
-    days = ["2024-07-31T23:59:59", "2024-08-01T00:00:00", "2024-11-01T12:00:00", "2024-11-02"]
-    assert [window.holds({"day": day}) for day in days] == [False, True, True, False]
-    with pytest.raises(RowError, match="no column day; it has date"):
-        window.holds({"date": "2024-08-01"})
-
-
 def test_an_unknown_task_suggests_near_names():
     with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
         load_task("rte-quant")
     with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2022, aime2023, aime2024"):
         load_task("zzz")
-
-
-def test_the_command_lists_shows_and_checks(tmp_path, capsys):
-    assert main([]) == 0 and {"awpnli", "math500"} <= set(capsys.readouterr().out.split())
-    assert main(["qqa"]) == 0 and '"options": 2' in capsys.readouterr().out
-    assert main([str(write(tmp_path, MATH))]) == 0
-    assert main([str(write(tmp_path, "name: ["))]) == 2
-    assert capsys.readouterr().err.startswith("task: mine.yaml is not YAML")
