@@ -3,7 +3,6 @@
 
 import argparse
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.task import SPLITS
 from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import RunError
+from prime_ext.utils.run_store import command
 from prime_ext.verifiers.sources import UnknownSource
 
 Made = tuple[dict[str, Any], list[Path]]
@@ -78,14 +77,8 @@ def check_positive(options: argparse.Namespace, *names: str) -> None:
 
 def run_program(program: str, work: Callable[[], int]) -> int:
     """Run the work of a program. Returns its exit code; 2 after one line for an error, 130 after Ctrl-C."""
-    try:
-        return work()
-    except (SourceError, RunError, BackendError, UnknownSource, TaskError, OSError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; finished answers and verdicts are kept", file=sys.stderr)
-        return 130
+    kept = "interrupted; finished answers and verdicts are kept"
+    return command(program, SourceError, BackendError, UnknownSource, TaskError, OSError, interrupted=kept)(work)()
 
 
 def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:

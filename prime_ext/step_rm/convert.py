@@ -27,6 +27,7 @@ from prime_ext.step_rm.labels import LABELS, StepRMError
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
 from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.run_store import command
 
 # Share of the rows of a file that may be unreadable.
 MOST_MALFORMED = 0.1
@@ -331,16 +332,9 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     return conversion.summary()
 
 
+@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
 def main(words: Sequence[str] | None = None) -> int:
-    try:
-        summary = run(parser().parse_args(words))
-    except (StepRMError, SourceError) as error:
-        print(f"prime_ext: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    print(json.dumps(summary, indent=2))
+    print(json.dumps(run(parser().parse_args(words)), indent=2))
     return 0
 
 

@@ -27,8 +27,16 @@ class RunError(ValueError):
     """Something cannot be done as asked; the message is one line and says what would be right."""
 
 
-def command(name: str, *wrong: type[Exception]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130."""
+def command(
+    name: str, *wrong: type[Exception], interrupted: str = "interrupted; the same command goes on from here"
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130.
+
+    Args:
+        name: of the program, before the line.
+        wrong: errors that the user can mend, besides ``RunError``.
+        interrupted: the line after Ctrl-C; it says what the program keeps.
+    """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
 
@@ -41,7 +49,7 @@ def command(name: str, *wrong: type[Exception]) -> Callable[[Callable[..., int]]
                 print(f"{name}: {error}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
-                print("interrupted; the same command goes on from here", file=sys.stderr)
+                print(interrupted, file=sys.stderr)
                 return 130
 
         return run
