@@ -39,7 +39,6 @@ class ChainReward:
     Attributes:
         accumulation: mode of :func:`accumulate`; ``none`` if steps are paid for themselves and only
             :meth:`length_factor` is wanted.
-        temperature: of ``softmin``.
         first_weight: what the first score is multiplied by.
         power: of the accumulated score.
         single_step: ``zero``: a chain of one step is worth 0; ``keep``: it is valued like the others.
@@ -48,7 +47,6 @@ class ChainReward:
     """
 
     accumulation: str = "geometric"
-    temperature: float = 0.1
     first_weight: float = 1.0
     power: float = 1.0
     single_step: str = "zero"
@@ -61,7 +59,7 @@ class ChainReward:
         Raises:
             ValueError: see :func:`accumulate` and the shapes; a power other than 1 of a negative accumulated score.
         """
-        score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.temperature, self.first_weight)
+        score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.first_weight)
         count_B = step_mask_BS.bool().sum(-1)
         factor_B = self.factor(score_B, count_B)
         return ChainValue(count_B, score_B, factor_B, self._powered(score_B) * factor_B)

@@ -82,23 +82,13 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
     return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
 
 
-def released(
-    score: torch.Tensor,
-    steps: torch.Tensor,
-    growth: float = 0.5,
-    peak: float = 4.0,
-    slope: float = 0.1,
-    steepness: float = 10.0,
-    good: float = 0.88433,
-    poor: float = 0.21159,
-    bad: float = 0.2,
-) -> torch.Tensor:
+def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     """h of ``ff(s, t) = s h``, which the README and the code of the PSPO repository contain, and not the paper.
 
     e^(growth t) up to the peak; behind it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
     (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)
-    otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the
-    score.
+    otherwise. The constants are growth .5, peak 4, slope .1, steepness 10, good .88433, poor .21159, bad .2. 0 for t <= 0,
+    where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the score.
 
     s h is continuous in t with a kink at the peak, monotone in s, and
 
@@ -112,17 +102,12 @@ def released(
     Args:
         score: accumulated scores s, in [0, 1]; broadcast with the steps.
         steps: numbers of steps t.
-        growth: rate of the exponential up to the peak.
-        peak: number of steps at which the growth ends.
-        slope: rate behind the peak.
-        steepness: of the passage from one to the other.
-        good: score above which more steps are worth the full rate.
-        poor: score that is worth no rate.
-        bad: score below which the rate is negative.
 
     Raises:
         ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
     """
+    growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
+    good, poor, bad = 0.88433, 0.21159, 0.2
     t, s = torch.broadcast_tensors(_checked(steps), _checked(score, "scores"))
     behind = slope * (t - peak)
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))

@@ -67,39 +67,3 @@ def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor,
         reward_BS[row, : min(count, len(row_rewards))] = torch.tensor(row_rewards[:count], dtype=torch.float32)
     paid_BT = reward_BS.gather(1, turn_BT.clamp_min(0))
     return kept(paid_BT, turn_boundaries(own_BT, mask_BT))
-
-
-def turn_states(
-    prompts: Sequence[Sequence[int]],
-    token_BT: torch.Tensor,
-    own_BT: torch.Tensor,
-    group_B: torch.Tensor,
-    observation_only: bool = False,
-) -> torch.Tensor:
-    """The state in which the turn of each own token begins, as a number, ``(B, T)`` int64; -1 at other tokens.
-
-    Numbers are equal exactly where the group, all tokens before the turn, the prompt's among them, and the places at
-    which earlier turns begin are. (Token sequences are compared, not hashes of them: nothing collides.)
-
-    Args:
-        prompts: tokens of each row's prompt.
-        token_BT: response tokens.
-        own_BT: those that the policy wrote.
-        group_B: number of the prompt.
-        observation_only: only what was read since the turn before has to agree, as in GiGPO's environments (arXiv
-            2505.10978), where an observation tells the whole state. A first turn has the prompt.
-    """
-    number: dict[tuple[int, int, tuple[int, ...]], int] = {}
-    own_BT = own_BT.bool()
-    state_BT = torch.full(token_BT.shape, -1, dtype=torch.int64)
-    begin_BT, end_BT = _begins(own_BT), turn_boundaries(own_BT, own_BT)
-    for row, prompt in enumerate(prompts):
-        tokens, group, read, known, state = token_BT[row].tolist(), int(group_B[row]), tuple(prompt), 0, -1
-        for begin, end in zip(
-            begin_BT[row].nonzero()[:, 0].tolist(), end_BT[row].nonzero()[:, 0].tolist(), strict=True
-        ):
-            before = -1 if observation_only else state
-            state = number.setdefault((group, before, (*read, *tokens[known:begin])), len(number))
-            state_BT[row, begin : end + 1] = state
-            read, known = (), end + 1 if observation_only else begin
-    return state_BT

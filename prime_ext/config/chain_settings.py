@@ -9,21 +9,18 @@ from typing import Any, Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, PositiveShare, Share, defaults_of, unread
+from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, defaults_of, unread
 
-# Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping, step_credit.
+# Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
-Accumulation = Literal["none", "sum", "mean", "geometric", "product", "min", "softmin", "last"]
+Accumulation = Literal["none", "mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]
 Shape = Literal["none", "weibull", "gaussian", "released"]
-Credit = Literal["sum", "min_form", "strict_min", "clip", "delta", "clip_delta"]
+Credit = Literal["sum", "min_form"]
 STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
 REWARD_POSITIONS, SHAPES, CREDITS = get_args(RewardPosition), get_args(Shape), get_args(Credit)
-ACCUMULATIONS_OF_POSITIVE_SCORES = ("geometric", "product")
 SHAPES_OF_THE_SCORE = ("released",)
-CREDITS_WITH_A_THRESHOLD = ("clip", "clip_delta")
-CREDITS_WITH_SHARES = ("sum", "min_form")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -31,7 +28,6 @@ class AccumulationSettings:
     """How the scores of steps become one score (``accumulation``)."""
 
     mode: Accumulation
-    temperature: Positive
     first_weight: Positive
     power: Positive
     single_step: SingleStep
@@ -57,53 +53,38 @@ class GaussianSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ReleasedSettings:
-    """Constants of the released function (``shaping.released``)."""
-
-    growth: PositiveOrZero
-    peak: PositiveOrZero
-    slope: PositiveOrZero
-    steepness: PositiveOrZero
-    good: PositiveShare
-    poor: Share
-    bad: Share
-
-
-@dataclass(frozen=True, config=STRICT)
 class ShapingSettings:
     """What scores are multiplied by for the number of steps (``shaping``)."""
 
     name: Shape
     weibull: WeibullSettings
     gaussian: GaussianSettings
-    released: ReleasedSettings
 
     @property
     def parameters(self) -> dict[str, float | None]:
         """Those of the shape in use."""
-        return {} if self.name == "none" else asdict(getattr(self, self.name))
+        return asdict(getattr(self, self.name)) if self.name in ("weibull", "gaussian") else {}
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     """What does not go together in ``prime.process`` or ``pspo``: how scores accumulate, are shaped and are paid."""
     accumulation, shape, weibull = settings.accumulation, settings.shaping.name, settings.shaping.weibull
-    credit, accumulates = settings.credit, accumulation.mode != "none"
+    accumulates = accumulation.mode != "none"
     plain = f"with {prefix}.accumulation.mode=none"
     readings = [
         (("accumulation.first_weight", "accumulation.power", "accumulation.reward_position"), accumulates, plain),
         (("accumulation.single_step",), accumulates or shape != "none", f"{plain} and {prefix}.shaping.name=none"),
-        (("credit_threshold",), credit in CREDITS_WITH_A_THRESHOLD, f"with {prefix}.credit={credit}"),
     ]
-    yield from unread(settings, defaults_of("chain/plain.yaml") | {"credit_threshold": None}, prefix, readings)
+    yield from unread(settings, defaults_of("chain/plain.yaml"), prefix, readings)
     if shape in SHAPES_OF_THE_SCORE and not accumulates:
         yield f"{prefix}.shaping.name={shape} reads the accumulated score; set {prefix}.accumulation.mode=geometric"
     if weibull.shape <= 1 and weibull.constant is None:
         yield f"{prefix}.shaping.weibull.shape={weibull.shape} has no peak; set it above 1, or the constant"
-    if credit in CREDITS_WITH_A_THRESHOLD and settings.credit_threshold is None:
-        yield f"{prefix}.credit_threshold=None must be a number with {prefix}.credit={credit}"
-    shares = credit in CREDITS_WITH_SHARES and accumulation.reward_position == "step_ends"
-    if accumulates and credit != "sum" and not shares:
-        yield f"{prefix}.credit={credit} is for steps paid each for itself (accumulation.mode=none); set it to sum"
+    if accumulates and settings.credit != "sum" and accumulation.reward_position != "step_ends":
+        yield (
+            f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation.mode=none), or for "
+            f"reward_position=step_ends; set it to sum"
+        )
 
 
 def chain_arguments(accumulation: AccumulationSettings, shaping: ShapingSettings) -> dict[str, Any]:

@@ -9,12 +9,9 @@ from pydantic.dataclasses import dataclass
 from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, chain_problems
 from prime_ext.config.checks import (
     STRICT,
-    Number,
-    Positive,
     PositiveOrZero,
     Section,
     SettingsError,
-    Share,
     Switch,
     Text,
 )
@@ -51,12 +48,9 @@ class PSPOSettings(Section):
     accumulation: AccumulationSettings
     shaping: ShapingSettings
     credit: Credit
-    credit_temperature: Positive
-    credit_threshold: Number | None
     judge: Switch
     outcome_coefficient: PositiveOrZero
     on_failure: OnFailure
-    warn_rate: Share
     log_path: Text | None
 
     @property

@@ -32,17 +32,11 @@ from prime_ext.config.checks import (
 )
 from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.config.reward_settings import (
-    ESTIMATORS_OF_THE_PRM,
-    STATE_ESTIMATORS,
-    TURN_BASED_ESTIMATORS,
     AnchorSettings,
     OutcomeSettings,
     ProcessSettings,
-    SegmentSettings,
-    SelectionSettings,
     StepSettings,
     TurnSettings,
-    estimator_readings,
 )
 from prime_ext.config.variant import VARIANTS
 
@@ -81,7 +75,6 @@ class VerifierSettings:
     """What happens to a rollout that the verifier could not judge (``prime.verifier``)."""
 
     on_failure: OnFailure
-    warn_rate: Share
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -95,13 +88,10 @@ class PrimeSettings(Section):
     turns: TurnSettings
     anchor: AnchorSettings
     steps: StepSettings
-    segments: SegmentSettings
-    selection: SelectionSettings
-    whitening: Switch | None
+    whitening: Switch
     label_key: Text
     verifier: VerifierSettings
     filter: FilterSettings
-    poll_interval: Positive
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
@@ -122,15 +112,9 @@ class PrimeSettings(Section):
         return self.process.form == "sampled" and self.process.coefficient > 0
 
     @property
-    def scales_advantages(self) -> bool:
-        """Whether the process rewards scale the outcome's advantage."""
-        return self.process.form == "sign_preserving" and self.process.coefficient > 0
-
-    @property
     def rewards_tokens(self) -> bool:
-        """Whether the scores of tokens or steps are read: rewards, values, or the selection of rollouts."""
-        reads = self.pays_process_rewards or self.scales_advantages or self.outcome_reads_prm
-        return reads or self.selection.remove > 0
+        """Whether the scores of tokens or steps are read, as rewards or values."""
+        return self.pays_process_rewards or self.outcome_reads_prm
 
     @property
     def one_value_of_both(self) -> bool:
@@ -147,7 +131,7 @@ class PrimeSettings(Section):
     @property
     def outcome_reads_prm(self) -> bool:
         """Whether the outcome's estimator takes values from the PRM."""
-        return self.outcome.coefficient > 0 and self.outcome.estimator in ESTIMATORS_OF_THE_PRM
+        return self.outcome.coefficient > 0 and self.outcome.estimator == "prm_value"
 
     @property
     def needs_greedy(self) -> bool:
@@ -157,17 +141,14 @@ class PrimeSettings(Section):
     @property
     def needs_probabilities(self) -> bool:
         """Whether the old policy's probabilities of the tokens are read."""
-        cuts = self.outcome.estimator == "segment" and self.segments.cuts == "low_probability"
-        return cuts or (self.process.target == "policy" and self.rewards_tokens)
+        return self.process.target == "policy" and self.rewards_tokens
 
     @property
     def needs_steps(self) -> bool:
         """Whether the trainer cuts responses into steps; a step scorer tells where those that it scored end."""
-        if self.process.scores_steps or self.process.granularity == "turn":
-            return False
-        segments = self.outcome.estimator == "segment" and self.segments.cuts == "steps"
-        answers = self.process.scorer == "answer_likelihood"
-        return segments or answers or self.process.granularity == "step" or self.selection.remove > 0
+        if self.process.scorer == "answer_likelihood":
+            return self.process.granularity != "turn"
+        return self.process.scorer == "implicit_prm" and self.process.granularity == "step"
 
     @property
     def estimators(self) -> tuple[str, ...]:
@@ -179,29 +160,13 @@ class PrimeSettings(Section):
     @property
     def needs_turns(self) -> bool:
         """Whether the turns of the responses are read."""
-        turn_based = any(name in TURN_BASED_ESTIMATORS for name in self.estimators)
-        return turn_based or self.turns.pays or self.process.granularity == "turn"
-
-    @property
-    def needs_states(self) -> bool:
-        """Whether turns that begin in the same state are compared."""
-        return any(name in STATE_ESTIMATORS for name in self.estimators)
-
-    def _readings(self) -> list[Reading]:
-        """What keys are read with, beside what ``process`` says itself."""
-        of_states = f"without an estimator of {' and '.join(STATE_ESTIMATORS)}"
-        return [
-            (("turns.state", "turns.step_weight"), self.needs_states, of_states),
-            (("turns.discount", "turns.field"), self.turns.pays, "with prime.turns.coefficient=0"),
-            *estimator_readings("outcome", self.outcome),
-            *estimator_readings("process", self.process),
-        ]
+        return "turn_rloo" in self.estimators or self.turns.pays or self.process.granularity == "turn"
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        outcome, process, band, selection = self.outcome, self.process, self.filter, self.selection
-        relative = process.normalization == "outcome_relative" and process.coefficient > 0
-        yield from unread(self, defaults_of("prime/prime.yaml"), "prime", self._readings())
+        outcome, process, band = self.outcome, self.process, self.filter
+        reading = (("turns.discount", "turns.field"), self.turns.pays, "with prime.turns.coefficient=0")
+        yield from unread(self, defaults_of("prime/prime.yaml"), "prime", [reading])
         yield from process.problems()
         yield from self.steps.problems("prime.steps")
         if self.variant not in VARIANTS:
@@ -210,24 +175,12 @@ class PrimeSettings(Section):
             yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
         if band.max_examined < band.oversample:
             yield f"prime.filter.max_examined={band.max_examined} is below prime.filter.oversample={band.oversample}"
-        if selection.most_steps < selection.fewest_steps:
-            few = selection.fewest_steps
-            yield f"prime.selection.most_steps={selection.most_steps} is below prime.selection.fewest_steps={few}"
         if outcome.coefficient == process.coefficient == self.turns.coefficient == 0:
             yield "prime.outcome.coefficient and prime.process.coefficient are both 0; one must count"
-        if relative and outcome.coefficient == 0:
-            yield "prime.process.normalization=outcome_relative needs prime.outcome.coefficient > 0"
         if self.anchor.enable and self.anchor.fallback and not self.gates:
             yield "prime.anchor.fallback=true needs a gate: set it to false, or prime.process.reliability_gate=true"
-        if self.scales_advantages and outcome.coefficient == 0:
-            yield "prime.process.form=sign_preserving scales the outcome's advantage; set prime.outcome.coefficient > 0"
         if self.distils and self.outcome_reads_prm:
             yield f"prime.outcome.estimator={outcome.estimator} reads rewards of tokens; set prime.process.form=sampled"
-        ours, theirs = (outcome.discount, outcome.gae_lambda), (process.discount, process.gae_lambda)
-        if self.one_value_of_both and ours != theirs:
-            yield f"(discount, gae_lambda) of prime.outcome {ours} and prime.process {theirs} must be equal: one critic"
-        if self.one_value_of_both and relative:
-            yield "prime.process.normalization=outcome_relative compares two advantages, and a shared critic gives one"
 
 
 # Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.

@@ -24,10 +24,8 @@ from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
 from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_trainer, check_whole_numbers
+from prime_ext.preflight.rewards import NOT_IN_V1
 from prime_ext.step_rm.scorers.build import check_model, check_server
-
-# Estimators that verl's V1 trainer names but gives less than they need.
-_NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
 def check_pspo(config: DictConfig) -> list[str]:
@@ -65,7 +63,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
         what = "mode=none" if pspo.accumulation.mode == "none" else f"reward_position={position}"
         yield f"pspo.accumulation.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
-    if estimator in _NOT_IN_V1:
+    if estimator in ("remax", *NOT_IN_V1):
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
     elif estimator not in known:
         yield f"{key} is not one of {', '.join(known)}"
@@ -143,7 +141,5 @@ def _check_pspo_in_prime(pspo: PSPOSettings, prime: PrimeSettings) -> Iterable[s
         yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
     if (position := pspo.accumulation.reward_position) != "last_token":
         yield f"pspo.accumulation.reward_position={position}: PRIME pays at the last token; leave it at last_token"
-    for key in ("on_failure", "warn_rate"):
-        ours, theirs = getattr(pspo, key), getattr(prime.verifier, key)
-        if ours != theirs:
-            yield f"pspo.{key}={ours}: in PRIME, prime.verifier.{key}={theirs} counts; set both alike"
+    if (theirs := prime.verifier.on_failure) != pspo.on_failure:
+        yield f"pspo.on_failure={pspo.on_failure}: in PRIME, prime.verifier.on_failure={theirs} counts; set both alike"

@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of how rewards become advantages, against the rest of the configuration. One line per problem."""
 
+import difflib
 from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
 from prime_ext.config.checks import defaults_of, unread
 from prime_ext.config.engines import sequence_parallel_ranks
-from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OutcomeSettings, ProcessSettings, TurnSettings
+from prime_ext.config.pspo_settings import GROUP_ESTIMATORS as GROUP_ESTIMATORS_OF_VERL
+from prime_ext.config.reward_settings import (
+    GROUP_ESTIMATORS,
+    OUTCOME_ESTIMATORS,
+    OutcomeSettings,
+    ProcessSettings,
+    TurnSettings,
+)
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 
 # verl's, and prime_ext.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
-# Keys of prime.process that shape the rewards of sampled tokens; with sign_preserving, clip is that of the factor.
-_OF_RETURN = ("discount", "estimator", "gae_lambda", "baseline")
-OF_SAMPLED = ("clip", "reward_lambda", "redistribution", "normalization", "noise_per_token", *_OF_RETURN)
+# Keys of prime.process that shape the rewards of sampled tokens.
+OF_SAMPLED = ("normalization", "discount", "estimator", "baseline")
+# Estimators that verl's V1 trainer names but gives less than they need.
+NOT_IN_V1 = ("gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
 def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
     """Whether everything is there that the chosen rewards and estimators read."""
-    outcome, process, remove = prime.outcome, prime.process, prime.selection.remove
+    outcome, process = prime.outcome, prime.process
     estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
     scorer, sampler = f"prime.process.scorer={process.scorer}", config.trainer.v1.sampler.custom_sampler
     if process.scores_steps and prm.enable:
@@ -29,7 +38,6 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         readers = {
             "prime.process.coefficient > 0": process.coefficient > 0,
             estimator: prime.outcome_reads_prm,
-            f"prime.selection.remove={remove}": remove > 0,
         }
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
     if process.scorer == "answer_likelihood":
@@ -42,15 +50,11 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if untrained and prm.reference == "policy" and same and not prm.follow_policy.decay:
         key = f"prm.model.path={config.prm.model.path}"
         yield f"{key} is the policy itself; name a teacher, give it a hint with prm.inputs.template, or train it"
-    if outcome.estimator == "segment" and prm.enable and prm.loss != "ce":
-        yield f"{estimator} reads the PRM's scores as chances, which prm.loss={prm.loss} are not; set it to ce"
     scored = prm.enable or process.scores_steps
     if process.reliability_gate and not (scored and outcome.coefficient > 0):
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
-    if process.warm_up_steps and outcome.coefficient == 0:
-        yield "prime.process.warm_up_steps > 0 needs prime.outcome.coefficient > 0: nothing would be learned meanwhile"
-    if remove and remove >= n_rollouts - 1:
-        yield f"prime.selection.remove={remove} leaves fewer than 2 of actor_rollout_ref.rollout.n={n_rollouts}"
+    if outcome.of_verl:
+        yield from _check_estimator_of_verl(outcome.estimator)
     if prime.needs_greedy and sampler.path and sampler.name:
         yield f"{estimator} needs the trainer's own sampler; unset trainer.v1.sampler.custom_sampler"
     if prime.needs_greedy and config.trainer.v1.trainer_mode != "prime_sync":
@@ -59,10 +63,9 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield from _check_turn_rewards(config, prime)
     if n_rollouts < 2:
         yield from _check_single_rollouts(n_rollouts, prime)
-    if prime.distils or prime.scales_advantages:
-        names = [name for name in OF_SAMPLED if name != "clip" or prime.distils]
-        defaults, where = defaults_of("prime/prime.yaml")["process"], f"with prime.process.form={process.form}"
-        yield from unread(process, defaults, "prime.process", [(names, False, where)])
+    if prime.distils:
+        defaults, where = defaults_of("prime/prime.yaml")["process"], "with prime.process.form=kl"
+        yield from unread(process, defaults, "prime.process", [(OF_SAMPLED, False, where)])
     if prime.distils or prime.anchor.enable:
         yield from _check_targets(config, prime, prm)
 
@@ -76,6 +79,22 @@ def _check_answer_likelihood(prm: PRMSettings) -> Iterable[str]:
         yield f"prm.reference={prm.reference}: {scorer} compares with no reference; set it to none"
     if prm.inputs.rewrites or prm.teachers:
         yield f"{scorer} asks prm.model.path in the policy's tokens; leave prm.inputs and prm.teachers as they are"
+
+
+def _check_estimator_of_verl(name: str) -> Iterable[str]:
+    """Check that an estimator that is not ours is registered with verl, and that verl's trainer can call it."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    known = sorted({*OUTCOME_ESTIMATORS, *ADV_ESTIMATOR_REGISTRY} - set(NOT_IN_V1))
+    if name in NOT_IN_V1:
+        yield f"prime.outcome.estimator={name} needs more than verl's V1 trainer gives it; choose another"
+    elif name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        yield (
+            f"prime.outcome.estimator={name} is not one of {', '.join(known)}{hint} (a module of yours that registers "
+            f"one: VERL_USE_EXTERNAL_MODULES=my_module)"
+        )
 
 
 def _check_turn_rewards(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
@@ -97,7 +116,7 @@ def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[st
     sources: dict[str, OutcomeSettings | ProcessSettings | TurnSettings]
     sources = {"outcome": prime.outcome, "process": prime.process, "turns": prime.turns}
     for name, source in sources.items():
-        if source.coefficient > 0 and source.estimator in GROUP_ESTIMATORS:
+        if source.coefficient > 0 and source.estimator in (*GROUP_ESTIMATORS, *GROUP_ESTIMATORS_OF_VERL):
             yield f"{key}: prime.{name}.estimator={source.estimator} compares the rollouts of a prompt; set 2 or more"
     if prime.filter.enable:
         yield f"{key}: a single rollout is never inside prime.filter; disable it"
@@ -136,11 +155,13 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
         yield f"{sources} needs a critic, which verl builds for algorithm.adv_estimator=gae; set it"
     elif not prime.critic_sources and algorithm.adv_estimator == "gae":
         yield f"{estimator} builds a critic that no source reads; set prime.outcome.estimator=gae, or leave rloo"
-    elif algorithm.adv_estimator not in ("rloo", "gae"):
+    elif prime.critic_sources and prime.outcome.of_verl:
+        yield f"prime.outcome.estimator={prime.outcome.estimator} is computed by verl without the critic of {sources}"
+    elif algorithm.adv_estimator not in ("rloo", "gae", prime.outcome.estimator):
         yield f"{estimator} would be computed and thrown away; set prime.outcome.estimator, and leave it at rloo"
+    if prime.one_value_of_both and prime.process.discount != algorithm.gamma:
+        ours = f"prime.process.discount={prime.process.discount}"
+        yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):
         need = "builds a critic that PRIME never reads" if critic.enable else f"builds none, but {sources} needs it"
         yield f"critic.enable={str(critic.enable).lower()} {need}; leave it unset"
-    for key, ours in (("gamma", "discount"), ("lam", "gae_lambda")):
-        if algorithm.get(key, 1.0) != 1.0:
-            yield f"algorithm.{key}={algorithm[key]} is not read; set {ours} of prime.outcome and prime.process instead"

@@ -261,12 +261,10 @@ class ImplicitPRM:
 
     @property
     def reward_noise(self) -> float:
-        """Standard deviation of the rounding noise of a reward, from ``prime.process.noise_per_token``."""
-        noise = self.config.prime.process.noise_per_token
-        if noise is None:
-            # verl's mixed precision is bf16 unless told otherwise.
-            precision = (self.config.prm.engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
-            noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
+        """Standard deviation of the rounding noise of a reward."""
+        # verl's mixed precision is bf16 unless told otherwise.
+        precision = (self.config.prm.engine.get("mixed_precision") or {}).get("param_dtype", "bf16")
+        noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
         return noise if self.config.prime.process.target == "policy" else self.settings.beta * noise
 
     @property

@@ -28,8 +28,7 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import paid_at_steps
-from prime_ext.algorithms.step_credit import StepCredit
+from prime_ext.algorithms.process_shaping import StepCredit, pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
@@ -129,7 +128,7 @@ class ChainPricing:
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
         self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
-        self._credit = StepCredit(settings.credit, settings.credit_temperature, settings.credit_threshold or 0.0)
+        self._credit = StepCredit(settings.credit)
         self._accumulates = settings.accumulation.mode != "none"
         self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
 
@@ -145,7 +144,7 @@ class ChainPricing:
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
         paid: tuple[float, ...] = ()
         if self._at_steps:
-            paid = tuple(paid_at_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
+            paid = tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
             reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from transfer_queue import KVBatchMeta
 
-from prime_ext.algorithms.advantage import last_token_mask
 from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
+from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.steps import StepSpans, delimiter_boundaries, step_spans
-from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries, turn_states
+from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step_rm.response_cut import ResponseCutter
@@ -88,13 +88,14 @@ class PrimeStep:
         boundary_BT: tokens after which a step ends, where the settings need steps or a step scorer has told them.
         turn_end_BT: tokens after which a turn ends, where the settings need turns.
         turn_reward_BT: rewards of turns, each at its turn's end, where they are a source.
-        state_BT: number of the state in which a token's turn begins, where the settings compare states.
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
         compared_log_prob_BT: the same, made comparable with a PRM that has other tokens; None: as they are.
         scored_BT: tokens that the PRM has something to say about; None: all.
         greedy_B: reward of the greedy response to the same prompt, where the settings need it.
+        verl_advantage_BT: the outcome's advantage, where verl has computed it.
+        gamma, lam: ``algorithm.gamma`` and ``algorithm.lam``.
     """
 
     settings: PrimeSettings
@@ -116,11 +117,13 @@ class PrimeStep:
     value_BT: torch.Tensor | None = None
     old_log_prob_BT: torch.Tensor | None = None
     greedy_B: torch.Tensor | None = None
+    verl_advantage_BT: torch.Tensor | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
     compared_log_prob_BT: torch.Tensor | None = None
     scored_BT: torch.Tensor | None = None
     turn_end_BT: torch.Tensor | None = None
     turn_reward_BT: torch.Tensor | None = None
-    state_BT: torch.Tensor | None = None
 
     @property
     def scored_mask_BT(self) -> torch.Tensor:
@@ -159,8 +162,13 @@ class PrimeStep:
             more: other attributes.
         """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"
-        wanted = {"responses": settings.needs_steps or settings.needs_states, "values": settings.critic_sources}
-        wanted.update({"old_log_probs": settings.needs_probabilities, "loss_mask": settings.needs_turns})
+        wanted = {
+            "responses": settings.needs_steps,
+            "values": settings.critic_sources,
+            "advantages": settings.outcome.of_verl,
+            "old_log_probs": settings.needs_probabilities,
+            "loss_mask": settings.needs_turns,
+        }
         names = [name for name, needed in wanted.items() if needed]
         data = transfer.fetch_padded(batch, ["response_mask", reward_field, *names])
         valid_B = torch.tensor([not transfer.is_padding(tag) for tag in batch.tags])
@@ -176,6 +184,8 @@ class PrimeStep:
             assert response_steps is not None
             step.boundary_BT = response_steps.boundaries(data["responses"], step.mask_BT)
             step.steps_timed_out = response_steps.timed_out
+        if settings.outcome.of_verl:
+            step.verl_advantage_BT = data["advantages"].float()
         if settings.critic_sources:
             step.value_BT = data["values"].float()
         if settings.needs_probabilities:
@@ -209,10 +219,6 @@ class PrimeStep:
                     f"rollout {batch.keys[error.row]} has {error.problem} in {name}, which must be one for every turn, "
                     f"the last may be left out; let every tool return a number, and one tool be called in a turn"
                 ) from error
-        if self.settings.needs_states:
-            prompts = [prompt.tolist() for prompt in transfer.fetch_rows(batch, ["prompts"])["prompts"]]
-            only = self.settings.turns.state == "observation"
-            self.state_BT = turn_states(prompts, data["responses"], own_BT, self.group_B, only)
 
     # ---- what scorers say --------------------------------------------------------------------------------------
 

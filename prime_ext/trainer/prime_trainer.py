@@ -16,7 +16,6 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.debug import marked_timer
 
-from prime_ext.algorithms.normalization import OutcomeRelativeScale
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.engines import shard_over_all_ranks
@@ -35,8 +34,13 @@ from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.prm_phase import PRMPhase
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.prompts import greedy_rewards, prompts_of_data, prompts_to_data, set_uids
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptFilterReplayBufferAsync
-from prime_ext.trainer.reward_sources import advantages, drop_inconsistent
+from prime_ext.trainer.replay_buffer import (
+    CPU_POLL_SECONDS,
+    POLL_SECONDS,
+    PromptFilterReplayBuffer,
+    PromptFilterReplayBufferAsync,
+)
+from prime_ext.trainer.reward_sources import advantages
 from prime_ext.trainer.scorer_rows import ScorerRowsBuilder
 from prime_ext.trainer.step_scorers import AnswerScorer, step_scorer
 from prime_ext.utils import transfer_queue as transfer
@@ -65,7 +69,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.targets = PolicyTargets(config, self.prime)
         self._target_coefficients: dict[str, float] = {}
         self.gate: ReliabilityGate | None = None
-        self.scale: OutcomeRelativeScale | None = None
         self.response_steps: ResponseSteps | None = None
         self.scorer: Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None = None
         self._greedy: dict[str, float] = {}
@@ -80,16 +83,15 @@ class PrimeTrainerMixin(GuardedRunMixin):
             if config.data.get("gen_batch_size", None) not in (None, 1):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
             config.data.gen_batch_size = 1
+            if self.prime.outcome.of_verl:
+                # verl computes this advantage before PRIME's step, with everything that it gives its estimators.
+                config.algorithm.adv_estimator = self.prime.outcome.estimator
         shard_over_all_ranks(config)
         super().__init__(config)
-        # Both are asked once per mini-batch of a step; their memory lasts as many steps in every mode.
-        process, share = self.prime.process, 1 / self.parameter_sync_step
         if self.prime.gates:
-            self.gate = ReliabilityGate(process.gate_decay**share, process.gate_start)
-        if process.normalization == "outcome_relative" and process.coefficient > 0:
-            self.scale = OutcomeRelativeScale(
-                process.relative_share, process.relative_decay**share, process.relative_limit
-            )
+            # Asked once per mini-batch of a step; its memory lasts as many steps in every mode.
+            decay = self.prime.process.gate_decay ** (1 / self.parameter_sync_step)
+            self.gate = ReliabilityGate(decay, self.prime.process.gate_start)
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "max_off_policy_strategy": sampler.max_off_policy_strategy,
             "sampler_kwargs": sampler.sampler_kwargs,
             "refill_fn": self._add_prompts_to_generate,
-            "poll_interval": self.prime.poll_interval,
+            "poll_interval": self._poll_seconds,
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
@@ -136,6 +138,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
             rejected_limit=rejected_limit,
             **options,
         )
+
+    @property
+    def _poll_seconds(self) -> float:
+        return CPU_POLL_SECONDS if self.config.trainer.device == "cpu" else POLL_SECONDS
 
     @property
     def _requeues_prompts(self) -> bool:
@@ -188,7 +194,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """Measure ReMax's baselines of the prompts that were selected."""
         with marked_timer("greedy_baseline", self.timing_raw):
             prompts = [self._prompt_of_uid[uid] for uid in uids]
-            submit, wait = super()._submit_batch_to_rollout, partial(self._pause, self.prime.poll_interval)
+            submit, wait = super()._submit_batch_to_rollout, partial(self._pause, self._poll_seconds)
             self._greedy = greedy_rewards(prompts, submit, self.global_steps, wait)
 
     # ---- the PRM's life --------------------------------------------------------------------------------------
@@ -271,8 +277,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self.replay_buffer.acceptance_rate = state["acceptance_rate"]
         if self.gate is not None and state["gate_pairs"] is not None:
             self.gate.right, self.gate.total = state["gate_pairs"]
-        if self.scale is not None and state["relative_scale"] is not None:
-            self.scale.process_std, self.scale.outcome_std = state["relative_scale"]
         if self.config.algorithm.use_kl_in_reward and state["kl_coefficient"] is not None:
             self.kl_ctrl_in_reward.value = state["kl_coefficient"]
 
@@ -285,7 +289,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             # verl saves these prompts itself, with its store of rollouts.
             "prompts_in_system": self.replay_buffer.count_prompts() if self._buffers_prompts else 0,
             "gate_pairs": None if self.gate is None else (self.gate.right, self.gate.total),
-            "relative_scale": None if self.scale is None else (self.scale.process_std, self.scale.outcome_std),
             "kl_coefficient": None if kl_control is None else kl_control.value,
         }
         # A dataset may hold NaN.
@@ -342,6 +345,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics=metrics,
             timing=self.timing_raw,
             number=self.global_steps,
+            gamma=self.config.algorithm.gamma,
+            lam=self.config.algorithm.lam,
             rejected=self.replay_buffer.take_rejected() if self._requeues_prompts else None,
         )
         if self.prime.needs_greedy:
@@ -355,17 +360,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
             batch = self.scorer(step, batch)
             if counts_rollouts:
                 metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
-        if self.prime.selection.remove:
-            drop_inconsistent(step)
-            # As in verl's padding, a row with empty masks is not trained on.
-            mask_BT = step.mask_BT.long()
-            batch = transfer.put_tokens(batch, {"response_mask": mask_BT, "loss_mask": mask_BT})
         with marked_timer("prime_advantage", self.timing_raw):
             gate = self._gate_value(step)
             self._target_coefficients = self.targets.coefficients(gate)
             for role, value in self._target_coefficients.items():
                 metrics[f"prime/kl/{role}_coefficient"] = value
-            advantage_BT, return_BT = advantages(step, gate, self.scale)
+            advantage_BT, return_BT = advantages(step, gate)
             return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -385,18 +385,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return batch
 
     def _gate_value(self, step: PrimeStep) -> float:
-        """Factor on the coefficient of the process rewards in this step: warm-up's, decay's and gate's."""
-        process, value = self.prime.process, 1.0
-        past = self.global_steps - 1 - process.warm_up_steps
-        if past < 0:
-            value = 0.0
-        elif process.decay_steps is not None:
-            value = max(0.0, 1.0 - past / process.decay_steps)
-        if self.gate is not None:
-            gate = self.gate.update(step.pairs_before)
-            step.metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
-            value *= gate
-        return value
+        """Factor on the coefficient of the process rewards in this step."""
+        if self.gate is None:
+            return 1.0
+        gate = self.gate.update(step.pairs_before)
+        step.metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
+        return gate
 
 
 def _uids(prompts: TensorDict) -> list[str]:

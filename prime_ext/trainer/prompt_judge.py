@@ -14,6 +14,9 @@ from prime_ext.verifiers import Outcome
 
 logger = logging.getLogger(__name__)
 
+# A warning is logged where more than this fraction of the rollouts of a step could not be judged or scored.
+WARN_RATE = 0.01
+
 NOT_SCORED = "not_scored"
 
 
@@ -150,7 +153,7 @@ class PromptJudge:
             return metrics
         outcomes = Counter(rollout.outcome for rollout in judged)
         failure_rate = sum(rollout.failed for rollout in judged) / len(judged)
-        if failure_rate > self._verifier.warn_rate:
+        if failure_rate > WARN_RATE:
             logger.warning("%s; prime.verifier.on_failure=%s", self._failures(uids), self._verifier.on_failure)
         metrics.update({f"verifier/{outcome}": outcomes[str(outcome)] / len(judged) for outcome in Outcome})
         if outcomes[NOT_SCORED]:

@@ -19,15 +19,15 @@ from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.trainer.prompt_judge import WARN_RATE
 from prime_ext.trainer.prompts import set_uids
+from prime_ext.trainer.replay_buffer import CPU_POLL_SECONDS
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "prime_ext.json"
-# verl looks for finished rollouts every two seconds; small models on a CPU have finished long before.
-CPU_POLL_SECONDS = 0.05
 
 
 class ScoringFailed(RuntimeError):
@@ -88,7 +88,7 @@ def scored_rows(
     problem = f"{sum(failed)} of {len(failed)} responses could not be scored, the first because of: {detail}"
     if settings.on_failure == "stop":
         raise ScoringFailed(f"{problem}; pspo.on_failure is stop")
-    if sum(failed) / len(failed) > settings.warn_rate:
+    if sum(failed) / len(failed) > WARN_RATE:
         logger.warning("%s; pspo.on_failure=%s", problem, settings.on_failure)
     if settings.on_failure == "zero":
         return list(range(len(infos)))
@@ -125,6 +125,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
         if self.config.trainer.device == "cpu":
+            # verl looks for finished rollouts every two seconds; small models have finished long before.
             buffer.poll_interval = CPU_POLL_SECONDS
         return buffer
 

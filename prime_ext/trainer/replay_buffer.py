@@ -23,6 +23,10 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
+# How often the trainer looks for finished rollouts; small models on a CPU have finished long before.
+POLL_SECONDS = 0.5
+CPU_POLL_SECONDS = 0.05
+
 
 class _PromptFilter(ReplayBuffer):
     """What both have in common: training batches hold only prompts that the judge keeps.

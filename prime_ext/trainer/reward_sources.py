@@ -9,17 +9,14 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.accumulation import StepScore
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, outcome_source, source_return
+from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.estimators.step_based import low_probability_cuts
+from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values
-from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS, OutcomeRelativeScale
-from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
-from prime_ext.algorithms.sign_preserving import sign_preserving
-from prime_ext.algorithms.step_credit import StepCredit
-from prime_ext.algorithms.steps import StepSpans, sum_over_steps
+from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS
+from prime_ext.algorithms.process_shaping import ProcessShaping, StepCredit
+from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.trainer.prime_step import PrimeStep
@@ -31,32 +28,12 @@ class NotFinite(RuntimeError):
     """NaN or infinity where the policy would be trained on it; the message is one line."""
 
 
-def drop_inconsistent(step: PrimeStep) -> None:
-    """Empty the masks of the rollouts that PROF leaves out, so that they take part in nothing from here on."""
-    spans, selection = step.spans(), step.settings.selection
-    assert spans is not None and step.process_reward_BT is not None
-    score_BS = sum_over_steps(step.process_reward_BT, spans)
-    bounds = (selection.fewest_steps, selection.most_steps)
-    consistency_B = process_consistency(score_BS, spans.mask_BS, step.label_B, selection.length_penalty, bounds)
-    keep_B = select_consistent(consistency_B, step.label_B, step.group_B, step.valid_B, selection.remove)
-    dropped_B = step.valid_B & ~keep_B
-    step.metrics["prime/selection/dropped_correct"] = int((dropped_B & (step.label_B > 0.5)).sum())
-    step.metrics["prime/selection/dropped_wrong"] = int((dropped_B & (step.label_B <= 0.5)).sum())
-    step.metrics["prime/selection/consistency"] = float(consistency_B[step.valid_B].mean())
-    step.mask_BT = step.mask_BT * keep_B[:, None]
-    step.process_reward_BT = step.process_reward_BT * step.mask_BT
-    step.valid_B = keep_B
-
-
-def advantages(
-    step: PrimeStep, gate: float, scale: OutcomeRelativeScale | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def advantages(step: PrimeStep, gate: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask.
 
     Args:
         step: with the process rewards, where the settings need them.
         gate: factor on the coefficient of the process rewards.
-        scale: the running scale of ``outcome_relative``; updated here.
 
     Returns:
         The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
@@ -65,13 +42,13 @@ def advantages(
         NotFinite: an advantage is NaN or infinite.
     """
     settings, metrics = step.settings, step.metrics
-    sources = build_sources(step, gate, scale)
+    sources = build_sources(step, gate)
     advantage_BT, return_BT, per_source = combine_sources(sources, step.mask_BT, step.group_B, settings.whitening)
     if settings.critic_sources and step.value_BT is not None:
         # A_t + V_t of the source that the critic values, before its coefficient and whitening.
         (valued,) = [source for source in sources.values() if source.estimator == "gae"]
         value_BT = torch.where(step.mask_BT.bool(), step.value_BT, step.value_BT.new_zeros(()))
-        return_BT = source_return(replace(valued, coefficient=1.0), step.mask_BT, step.group_B) + value_BT
+        return_BT = compute_advantage(valued, step.mask_BT, step.group_B) + value_BT
     valid_BT = step.mask_BT.bool()
     if not advantage_BT[valid_BT].isfinite().all():
         # verl would skip the update of the policy, of this step and most likely of all that follow.
@@ -81,12 +58,6 @@ def advantages(
             f"{metrics.get('prm/loss')}); nothing of this step was saved. Look at prm/grad_norm of the steps before, "
             f"lower prm.optim.lr, check the weights of prm.model.path"
         )
-    if settings.scales_advantages and step.process_reward_BT is not None:
-        assert settings.process.clip is not None
-        weight, plain_BT = settings.process.coefficient * gate, advantage_BT
-        advantage_BT = sign_preserving(plain_BT, step.process_reward_BT, step.mask_BT, weight, settings.process.clip)
-        change_N = ((advantage_BT - plain_BT) / plain_BT)[plain_BT != 0]
-        metrics["prime/process/advantage_change"] = float(change_N.abs().mean()) if len(change_N) else 0.0
     for name, value_BT in per_source.items():
         metrics[f"prime/{name}/return_std"] = float(value_BT[valid_BT].std())
     if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
@@ -102,7 +73,7 @@ def advantages(
 # ---- sources ---------------------------------------------------------------------------------------------------
 
 
-def build_sources(step: PrimeStep, gate: float, scale: OutcomeRelativeScale | None = None) -> dict[str, RewardSource]:
+def build_sources(step: PrimeStep, gate: float) -> dict[str, RewardSource]:
     """Outcome and process rewards with their coefficients, or their sum where one critic values both; turns' rewards.
 
     The process source is normalised over the global batch; it is missing when its coefficient is 0, and enters with the
@@ -115,15 +86,13 @@ def build_sources(step: PrimeStep, gate: float, scale: OutcomeRelativeScale | No
         count_B = spans.count_B[step.valid_B].float()
         step.metrics.update({"prime/steps/mean": float(count_B.mean()), "prime/steps/max": float(count_B.max())})
         step.metrics["prime/steps/timed_out"] = step.steps_timed_out
-    sources = {"outcome": _outcome(step, spans)}
+    sources = {"outcome": _outcome(step)}
     if step.settings.pays_process_rewards and step.process_reward_BT is not None:
         process = _process(step, spans, gate)
-        if scale is not None:
-            process = _relative(step, spans, sources["outcome"], process, scale)
         if not step.settings.one_value_of_both:
             sources["process"] = process
         elif process.coefficient != 0:
-            # One source that pays what both do; discount, gae_lambda and value are the same for both.
+            # One source that pays what both do; discount, lambda and value are the same for both.
             outcome = sources["outcome"]
             paid_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
             both = replace(outcome, reward_BT=paid_BT, mask_BT=step.mask_BT, coefficient=1.0)
@@ -134,9 +103,13 @@ def build_sources(step: PrimeStep, gate: float, scale: OutcomeRelativeScale | No
 
 
 def _common(step: PrimeStep) -> dict[str, Any]:
-    """What is the same for all sources; turns are read by estimators over turns only."""
-    turns = {"turn_end_BT": step.turn_end_BT, "state_BT": step.state_BT, "step_weight": step.settings.turns.step_weight}
-    return {"form": step.settings.process.baseline, "singleton_group": "zero", **turns}
+    """What is the same for all sources."""
+    return {
+        "form": step.settings.process.baseline,
+        "gae_lambda": step.lam,
+        "value_BT": step.value_BT,
+        "turn_end_BT": step.turn_end_BT,
+    }
 
 
 def _turns(step: PrimeStep) -> RewardSource:
@@ -160,45 +133,28 @@ def _measure_turns(step: PrimeStep) -> None:
     step.metrics.update({"prime/turns/mean": float(count_B.mean()), "prime/turns/max": float(count_B.max())})
     if step.turn_reward_BT is not None:
         step.metrics["prime/turns/reward"] = float((step.turn_reward_BT * end_BT).sum(-1)[step.valid_B].mean())
-    if step.state_BT is not None:
-        _, place_N, size_S = step.state_BT[end_BT].unique(return_inverse=True, return_counts=True)
-        step.metrics["prime/turns/compared"] = float((size_S[place_N] > 1).float().mean())
 
 
-def _outcome(step: PrimeStep, spans: StepSpans | None) -> RewardSource:
+def _outcome(step: PrimeStep) -> RewardSource:
     settings = step.settings.outcome
+    if step.verl_advantage_BT is not None:
+        # An advantage already: what it is worth at a token is paid there, and nothing is summed or subtracted.
+        return RewardSource(
+            step.verl_advantage_BT, step.mask_BT, settings.coefficient, discount=0.0, estimator="reinforce"
+        )
     source = outcome_source(
         step.reward_BT,
         step.mask_BT,
         settings.estimator,
         coefficient=settings.coefficient,
-        discount=settings.discount,
-        gae_lambda=settings.gae_lambda,
-        value_BT=step.value_BT if settings.estimator == "gae" else None,
+        discount=step.gamma,
         baseline_B=step.greedy_B,
         **_common(step),
     )
     if not step.settings.outcome_reads_prm:
         return source
     assert step.process_reward_BT is not None
-    value_BT = implicit_values(step.process_reward_BT, step.mask_BT)
-    if settings.estimator == "prm_value":
-        return replace(source, value_BT=value_BT)
-    return replace(source, value_BT=value_BT.sigmoid(), cut_BT=_cuts(step, spans))
-
-
-def _cuts(step: PrimeStep, spans: StepSpans | None) -> torch.Tensor:
-    """First tokens of segments; the response's own first token is added by the estimator."""
-    segments = step.settings.segments
-    if segments.cuts == "low_probability":
-        assert step.old_log_prob_BT is not None
-        return low_probability_cuts(step.old_log_prob_BT.exp(), step.mask_BT, segments.threshold, segments.every)
-    assert spans is not None
-    # The highest step so far: a hole inside a step does not start it again.
-    reached_BT = spans.step_BT.cummax(-1).values
-    cut_BT = torch.zeros_like(step.mask_BT, dtype=torch.bool)
-    cut_BT[:, 1:] = reached_BT[:, 1:] > reached_BT[:, :-1]
-    return cut_BT
+    return replace(source, value_BT=implicit_values(step.process_reward_BT, step.mask_BT))
 
 
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:
@@ -206,9 +162,7 @@ def shaping_of(settings: PrimeSettings) -> ProcessShaping:
     process = settings.process
     return ProcessShaping(
         process.granularity,
-        process.reward_lambda,
-        StepCredit(process.credit, process.credit_temperature, process.credit_threshold or 0.0),
-        process.redistribution,
+        StepCredit(process.credit),
         StepScore(process.step_score, process.step_score_scale),
         ChainReward(**chain_arguments(process.accumulation, process.shaping)),
         process.accumulation.reward_position,
@@ -228,26 +182,20 @@ def _process(step: PrimeStep, spans: StepSpans | None, gate: float) -> RewardSou
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         step.metrics.update({f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()})
         step.metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
-    if settings.normalization != "outcome_relative":
-        # Prefix sums are those of the rewards; returns are counted at every token that they reach.
-        over_BT = source_BT if settings.normalization == "prefix_std" else step.scored_mask_BT
-        normalize = NORMALIZATIONS[settings.normalization]
-        floor: torch.Tensor | float = 0.0
-        if step.process_noise > 0 and settings.normalization != "none":
-            drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))
-            floor = NOISE_MARGIN * max(drawn)
-        paid_BT, normalizer = normalize(paid_BT, over_BT, settings.discount, floor)
-        step.metrics["prime/process/normalizer"] = float(normalizer)
+    # Returns are counted at every token that they reach.
+    normalize, over_BT = NORMALIZATIONS[settings.normalization], step.scored_mask_BT
+    floor: torch.Tensor | float = 0.0
+    if step.process_noise > 0 and settings.normalization != "none":
+        drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))
+        floor = NOISE_MARGIN * max(drawn)
+    paid_BT, normalizer = normalize(paid_BT, over_BT, settings.discount, floor)
+    step.metrics["prime/process/normalizer"] = float(normalizer)
     return RewardSource(
         paid_BT,
         source_BT,
         settings.coefficient * gate,
         settings.discount,
         estimator=settings.estimator,
-        gae_lambda=settings.gae_lambda,
-        value_BT=step.value_BT if settings.estimator == "gae" else None,
-        clip=settings.clip,
-        absent_B=absent_B,
         **_common(step),
     )
 
@@ -262,24 +210,3 @@ def _paid_noise(step: PrimeStep, spans: StepSpans | None) -> Iterator[torch.Tens
     for _ in range(4):
         noise_BT = step.process_noise * torch.randn(step.mask_BT.shape, generator=generator) * step.mask_BT
         yield shaping(noise_BT, step.mask_BT, spans)[0] - without_BT
-
-
-def _relative(
-    step: PrimeStep, spans: StepSpans | None, outcome: RewardSource, process: RewardSource, scale: OutcomeRelativeScale
-) -> RewardSource:
-    """The process source with its coefficient times the running factor."""
-    spread = _spread(step, process)
-    if spread > 0 and step.process_noise > 0:
-        value_BT = None if process.value_BT is None else torch.zeros_like(process.value_BT)
-        for noise_BT in _paid_noise(step, spans):
-            noise = replace(process, reward_BT=noise_BT, value_BT=value_BT)
-            spread = max(spread, NOISE_MARGIN * _spread(step, noise))
-    factor = scale.update(spread, _spread(step, outcome))
-    step.metrics["prime/process/relative_factor"] = factor
-    return replace(process, coefficient=process.coefficient * factor)
-
-
-def _spread(step: PrimeStep, source: RewardSource) -> float:
-    """Standard deviation of a source's advantage over the tokens, before its coefficient."""
-    value_N = source_return(replace(source, coefficient=1.0), step.mask_BT, step.group_B)[step.mask_BT.bool()]
-    return float(value_N.std()) if len(value_N) > 1 else 0.0

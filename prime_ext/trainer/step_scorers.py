@@ -3,7 +3,6 @@
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from transfer_queue import KVBatchMeta
 from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.answer_likelihood import answer_likelihood, potential_rewards
-from prime_ext.algorithms.returns import return_to_go
 from prime_ext.algorithms.steps import StepSpans, valid_ends
 from prime_ext.config.prm_inputs import GOLD, row_text
 from prime_ext.config.reward_settings import AnswerSettings
@@ -71,19 +69,13 @@ def _set_rewards(step: PrimeStep, reward_BT: torch.Tensor) -> None:
 
 
 def response_pay(step: PrimeStep) -> torch.Tensor:
-    """What the process rewards pay a response in all, ``(B,)``: with ``min_form`` a soft minimum of its step scores.
+    """Compute what the process rewards pay a response in all, ``(B,)``: with ``min_form`` a soft minimum of its scores.
 
-    A redistribution, which leaves the same to every response, and the normalisation, which changes no order, come
-    later. The rewards of the credits ``delta`` and ``clip_delta`` are differences of scores and sum to the first one;
-    there it is the mean of the returns, each of which is a step's own score.
+    The normalization, which changes no order, comes later.
     """
     assert step.process_reward_BT is not None
-    shaping = replace(shaping_of(step.settings), redistribution="none")
-    paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, step.spans())
-    if step.settings.process.credit not in ("delta", "clip_delta"):
-        return paid_BT.sum(-1)
-    return_BT = return_to_go(paid_BT, step.mask_BT)
-    return (return_BT * source_BT).sum(-1) / source_BT.sum(-1).clamp_min(1)
+    paid_BT, _ = shaping_of(step.settings)(step.process_reward_BT, step.mask_BT, step.spans())
+    return paid_BT.sum(-1)
 
 
 class AnswerScorer:

@@ -15,7 +15,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from prime_ext.algorithms import distillation
-from prime_ext.algorithms.advantage import RewardSource, combine_sources, last_token_mask, outcome_source
+from prime_ext.algorithms.advantage import combine_sources, outcome_source
+from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import count_pairs, pair_accuracy
@@ -24,6 +25,7 @@ from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.prm.frozen_layers import train_last_layers
 from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
 
@@ -228,8 +230,10 @@ class Lab:
             prm_BT = chosen_log_probs(scores.logits_BTV, batch)
             reward_BT = distillation.policy_relative_rewards(prm_BT, chosen_log_probs(old_logits_BTV, batch), mask_BT)
             paid_BT, _ = NORMALIZATIONS["return_std"](reward_BT, mask_BT, 0.0)
-            options = {"estimator": "position_mean", "clip": LARGEST_REWARD}
-            sources["process"] = RewardSource(paid_BT, mask_BT, coefficient * gate, 0.0, **options)
+            # Minus what every response has at the position, whatever its prompt.
+            mean_T = (paid_BT * mask_BT).sum(0) / mask_BT.sum(0).clamp_min(1)
+            paid_BT = (paid_BT - mean_T).clamp(-LARGEST_REWARD, LARGEST_REWARD)
+            sources["process"] = RewardSource(paid_BT, mask_BT, coefficient * gate, 0.0, estimator="reinforce")
         advantage_BT, _, _ = combine_sources(sources, mask_BT, batch.group_B)
         if process["target"] == "labels":
             return advantage_BT + coefficient * standardized(batch.step_label_BT, batch.is_result_BT)
