@@ -87,8 +87,8 @@ def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 
     e^(growth t) up to the peak; behind it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
     (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)
-    otherwise. The constants are growth .5, peak 4, slope .1, steepness 10, good .88433, poor .21159, bad .2. 0 for t <= 0,
-    where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the score.
+    otherwise. The constants are growth .5, peak 4, slope .1, steepness 10, good .88433, poor .21159, bad .2. 0 for
+    t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the score.
 
     s h is continuous in t with a kink at the peak, monotone in s, and
 

@@ -11,10 +11,9 @@ from rollout_batches import NAN, batches, random_spans
 
 from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import REWARD_POSITIONS, ProcessShaping
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, StepCredit
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.shaping import SHAPES
-from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
 
 seeds = st.integers(0, 1000)
@@ -40,7 +39,7 @@ def test_sums_that_are_not_finite_are_an_error_even_where_their_sigmoid_is_a_num
 
 
 @pytest.mark.parametrize("reward_position", REWARD_POSITIONS)
-@pytest.mark.parametrize("credit", ["sum", "min_form"])
+@pytest.mark.parametrize("credit", CREDITS)
 @given(batch=batches(padding=True), seed=seeds)
 def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(reward_position, credit, batch, seed):
     spans = random_spans(batch, seed)
@@ -69,14 +68,12 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
     total = float(equal_BT.sum())
     assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
-    worst_BT, _ = ProcessShaping("step", credit=StepCredit("min_form", 0.01), **common)(
-        reward_BT, torch.ones(1, 4), spans
-    )
-    assert worst_BT[0].tolist() == pytest.approx([0.0, 0.0, total, 0.0], abs=1e-6)
-    with pytest.raises(ValueError, match="the credit 'delta' has no shares of one reward"):
-        ProcessShaping("step", credit=StepCredit("delta"), **common)(reward_BT, torch.ones(1, 4), spans)
+    worst_BT, _ = ProcessShaping("step", credit=StepCredit("min_form"), **common)(reward_BT, torch.ones(1, 4), spans)
+    # Scores sigmoid(1), sigmoid(-2), sigmoid(1).
+    weights = [math.exp(-10 * one) for one in (0.731059, 0.119203, 0.731059)]
+    assert worst_BT[0].tolist() == pytest.approx([0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6)
     with pytest.raises(ValueError, match="reward_position 'middle' is not one of last_token, step_ends, tokens"):
-        ProcessShaping("step", chain=ChainReward("sum"), reward_position="middle")(reward_BT, torch.ones(1, 4), spans)
+        ProcessShaping("step", chain=ChainReward("mean"), reward_position="middle")(reward_BT, torch.ones(1, 4), spans)
 
 
 @given(batches(), seeds, st.sampled_from(["none", "weibull", "gaussian"]))

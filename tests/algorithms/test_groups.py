@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group statistics and what is selected by them, against loops over the members of each group."""
+"""Group statistics against loops over the members of each group."""
 
 import statistics
 
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from rollout_batches import NAN, batches
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prof_selection import process_consistency, select_consistent
 
 
 def with_garbage(batch):
@@ -63,41 +61,3 @@ def test_equal_values_have_no_spread_at_all():
     groups = PromptGroups.of(torch.zeros(7, dtype=torch.int64), torch.ones(7, dtype=torch.bool))
     value_B = torch.full((7,), 0.1)
     assert not groups.std(value_B).any() and groups.constant(value_B).all()
-
-
-# ---- PROF --------------------------------------------------------------------------------------------------------
-
-
-def select_by_loops(consistency, label, group, valid, remove):
-    keep = list(valid)
-    for number in {g for g, v in zip(group, valid, strict=True) if v}:
-        rows = [i for i in range(len(group)) if valid[i] and group[i] == number]
-        correct = sorted((i for i in rows if label[i] > 0.5), key=lambda i: consistency[i])
-        wrong = sorted((i for i in rows if label[i] <= 0.5), key=lambda i: consistency[i])
-        share = min(remove, round((len(correct) - len(wrong) + remove) / 2))
-        dropped = correct[:share] if share > 0 else []
-        dropped = dropped + wrong[: remove - len(dropped)]
-        for i in dropped:
-            keep[i] = False
-    return keep
-
-
-@given(batches(max_group=8), st.integers(0, 6), st.integers(0, 1000))
-def test_prof_drops_the_least_consistent_of_each_class_and_balances_the_classes(batch, remove, seed):
-    valid_B = batch.mask_BT.any(-1)
-    generator = torch.Generator().manual_seed(seed)
-    consistency_B = torch.randint(-2, 3, valid_B.shape, generator=generator).double()  # integers make ties
-    keep_B = select_consistent(consistency_B, batch.label_B, batch.group_B, valid_B, remove)
-    arguments = (consistency_B, batch.label_B, batch.group_B, valid_B)
-    assert keep_B.tolist() == select_by_loops(*(x.tolist() for x in arguments), remove)
-
-
-def test_consistency_is_high_for_good_steps_of_correct_and_bad_steps_of_wrong_responses():
-    score_BS = torch.tensor([[0.9, 0.7], [0.2, NAN], [0.2, 0.6], [NAN, NAN]])
-    mask_BS = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
-    label_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    average = (0.9 + 0.7 + 0.2 + 0.2 + 0.6) / 5
-    expected = [2 * (0.8 - average), -2 * (0.2 - average), 2 * (0.4 - average), 0.0]
-    assert process_consistency(score_BS, mask_BS, label_B).tolist() == pytest.approx(expected)
-    expected[1] -= 0.3
-    assert process_consistency(score_BS, mask_BS, label_B, length_penalty=0.3).tolist() == pytest.approx(expected)

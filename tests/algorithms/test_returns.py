@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Returns, whitening, normalisations, and the running guards of a step, against loops and closed forms."""
 
-import itertools
 import math
 import statistics
 
@@ -11,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rollout_batches import batches, orders, to_go
 
-from prime_ext.algorithms.normalization import NORMALIZATIONS, OutcomeRelativeScale
+from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
@@ -63,16 +62,12 @@ def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, disc
     """Taken per rank, as in the original, the result would depend on the number of ranks."""
     rewards = valid_values(batch, batch.reward_BT)
     returns = valid_values(batch, return_by_loops(batch, discount))
-    prefixes = valid_values(batch, batch.on_tokens(lambda i: list(itertools.accumulate(batch.rewards(i)))))
-    expected, epsilon, shift = {
-        "batch_max": (max(map(abs, returns)), 1e-6, 0.0),
-        "return_std": (statistics.stdev(returns) if len(returns) > 1 else 0.0, 1e-6, 0.0),
-        "prefix_std": (max(statistics.pstdev(prefixes), 1e-6), 0.0, statistics.fmean(rewards)),
-        "none": (1.0, 0.0, 0.0),
+    expected, epsilon = {
+        "batch_max": (max(map(abs, returns)), 1e-6),
+        "return_std": (statistics.stdev(returns) if len(returns) > 1 else 0.0, 1e-6),
+        "none": (1.0, 0.0),
     }[name]
     expected = expected if name == "none" else max(expected, floor)
-    if name == "prefix_std" and len(rewards) < 2:
-        expected = 1.0
     assume(expected > 1e-3)
     order = orders(batch, seed)
     scaled_BT, scale = NORMALIZATIONS[name](batch.reward_BT[order], batch.mask_BT[order], discount, floor)
@@ -80,9 +75,8 @@ def test_statistics_are_those_of_the_global_batch_in_any_order(name, batch, disc
     if floor == 0.0:
         assert float(NORMALIZATIONS[name](batch.reward_BT, batch.mask_BT, discount)[1]) == pytest.approx(expected)
     back_BT = scaled_BT[torch.tensor(order).argsort()]
-    wanted = [(reward - shift) / (expected + epsilon) for reward in rewards]
+    wanted = [reward / (expected + epsilon) for reward in rewards]
     assert valid_values(batch, back_BT) == pytest.approx(wanted, rel=1e-6, abs=1e-7)
-    assert name != "prefix_std" or not back_BT[~batch.mask_BT.bool()].any()
 
 
 def test_what_is_almost_nothing_is_not_blown_up():
@@ -91,19 +85,6 @@ def test_what_is_almost_nothing_is_not_blown_up():
     assert NORMALIZATIONS["return_std"](reward_BT, mask_BT, 1.0)[0].tolist() == [pytest.approx([0.5857864, 0.0])]
     scaled_BT, deviation = NORMALIZATIONS["return_std"](torch.full((1, 1), 3.0), torch.ones(1, 1), 1.0)
     assert float(deviation) == 0.0 and float(scaled_BT) == pytest.approx(3e6)
-    assert float(NORMALIZATIONS["prefix_std"](torch.zeros(1, 2), mask_BT, 1.0)[1]) == pytest.approx(1e-6)
-
-
-def test_the_relative_scale_is_the_ratio_of_running_means_limited_and_resumed():
-    scale = OutcomeRelativeScale(share=0.5, decay=0.8)
-    # A step without spread is passed over.
-    assert scale.update(0.0, 1.0) == 0.0 and scale.process_std is None
-    assert scale.update(0.1, 1.0) == pytest.approx(0.5 * 1.0 / 0.1)
-    assert scale.update(0.0, 1.0) == scale.update(0.1, 0.0) == pytest.approx(0.5 * 1.0 / 0.1)
-    resumed = OutcomeRelativeScale(0.5, 0.8, process_std=scale.process_std, outcome_std=scale.outcome_std)
-    # 0.8 * 0.1 + 0.2 * 0.2 = 0.12 and 0.8 * 1 + 0.2 * 0.5 = 0.9
-    assert scale.update(0.2, 0.5) == resumed.update(0.2, 0.5) == pytest.approx(0.5 * 0.9 / 0.12)
-    assert OutcomeRelativeScale(largest=10.0).update(1e-9, 1.0) == 10.0
 
 
 # ---- filter and gate ---------------------------------------------------------------------------------------------

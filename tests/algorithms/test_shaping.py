@@ -74,15 +74,6 @@ def test_edges_of_the_released_function():
     assert float(released(torch.tensor([0.9]), torch.tensor([850]))) < math.inf
 
 
-def test_its_constants_are_parameters():
-    s, t = one(0.5), torch.tensor([6])
-    assert float(released(s, t, slope=0.0)) == pytest.approx(math.exp(2.0))
-    assert float(released(s, t, peak=6.0)) == pytest.approx(math.exp(3.0))
-    assert float(released(s, t, growth=0.0, good=0.4)) == pytest.approx(math.exp(0.2), rel=1e-6)
-    assert float(released(s, t, growth=0.0, bad=0.6)) == pytest.approx(math.exp(-0.2), rel=1e-6)
-    assert float(released(s, t, growth=0.0, poor=0.5)) == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("name", sorted(SHAPES))
 @given(score=st.floats(0.0, 1.0), steps=st.integers(0, 800))
 def test_every_factor_is_finite_and_none_is_negative(name, score, steps):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of trajectories with tools: where they are, their rewards and states, and the estimators over them.
+"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them.
 
 Against loops over tokens, and for the leave-one-out baseline against the gradient of a problem that can be enumerated.
 """
@@ -7,7 +7,7 @@ Against loops over tokens, and for the leave-one-out baseline against the gradie
 import itertools
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN
 
-from prime_ext.algorithms.advantage import RewardSource, combine_sources
-from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.turns import place_turn_rewards, turn_boundaries, turn_states
+from prime_ext.algorithms.advantage import combine_sources
+from prime_ext.algorithms.estimators import RewardSource
+from prime_ext.algorithms.turns import place_turn_rewards, turn_boundaries
 
 
 @dataclass
@@ -26,10 +26,8 @@ class Trajectories:
 
     own_BT: torch.Tensor
     mask_BT: torch.Tensor
-    token_BT: torch.Tensor
     reward_BT: torch.Tensor
     group_B: torch.Tensor
-    prompts: list[list[int]]
 
     @property
     def rows(self):
@@ -54,7 +52,7 @@ class Trajectories:
 
 
 @st.composite
-def trajectories(draw, n_tokens=8, alphabet=2):
+def trajectories(draw, n_tokens=8):
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     rejects = draw(st.sampled_from([0.0, 0.3]))
@@ -65,21 +63,18 @@ def trajectories(draw, n_tokens=8, alphabet=2):
             own = [float(t < length and rng.random() < 0.6) for t in range(n_tokens)]
             mask = [one * (rng.random() >= rejects) for one in own]
             reward = [rng.uniform(-3, 3) if one else rng.choice([NAN, math.inf, 7.0]) for one in mask]
-            token = [rng.randrange(alphabet) for _ in own]
-            rows.append((own, mask, token, reward, 5 * group + 2, [1] * rng.choice([2, 2, 3])))
+            rows.append((own, mask, reward, 5 * group + 2))
     rng.shuffle(rows)
-    own, mask, token, reward, group, prompts = zip(*rows, strict=True)
+    own, mask, reward, group = zip(*rows, strict=True)
     return Trajectories(
         torch.tensor(own),
         torch.tensor(mask),
-        torch.tensor(token),
         torch.tensor(reward, dtype=torch.float64),
         torch.tensor(group),
-        list(prompts),
     )
 
 
-# ---- where turns are, what they are paid, in which state they begin ----------------------------------------------
+# ---- where turns are, what they are paid ----------------------------------------------
 
 
 @given(trajectories())
@@ -110,47 +105,7 @@ def test_rewards_that_cannot_be_assigned_to_turns_are_refused(rewards):
         place_turn_rewards([rewards], own_BT, own_BT)
 
 
-@pytest.mark.parametrize("observation_only", [False, True])
-@given(batch=trajectories())
-def test_states_are_equal_exactly_where_all_that_was_read_before_is(batch, observation_only):
-    state_BT = turn_states(batch.prompts, batch.token_BT, batch.own_BT, batch.group_B, observation_only)
-    seen = {}
-    for row in batch.rows:
-        begin, begun = 0, []
-        for number, turn in enumerate(batch.turns(row, valid=False)):
-            first = begin if observation_only else 0
-            read = batch.token_BT[row, first : turn[0]].tolist()
-            # What was written since is part of the state, what was read is of both.
-            prompt = batch.prompts[row] if number == 0 or not observation_only else []
-            seen[row, turn[0]] = (int(batch.group_B[row]), *prompt, *read), () if observation_only else tuple(begun)
-            assert len(set(state_BT[row, turn].tolist())) == 1
-            begin, begun = turn[-1] + 1, [*begun, turn[0]]
-    for (one, at), (other, there) in itertools.combinations(seen, 2):
-        equal = int(state_BT[one, at]) == int(state_BT[other, there])
-        assert equal == (seen[one, at] == seen[other, there])
-    assert (state_BT[~batch.own_BT.bool()] == -1).all()
-
-
-# ---- estimators: loops -------------------------------------------------------------------------------------------
-
-
-def source_of(batch, estimator, **options):
-    state_BT = turn_states(batch.prompts, batch.token_BT, batch.own_BT, batch.group_B)
-    end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
-    fields = {"turn_end_BT": end_BT, "state_BT": state_BT}
-    return RewardSource(batch.reward_BT, batch.mask_BT, estimator=estimator, **fields, **options)
-
-
-def advantage_of(batch, source):
-    return combine_sources({"turns": source}, batch.mask_BT, batch.group_B, False)[0]
-
-
-def normed(value, pool, by_std):
-    if len(set(pool)) == 1:
-        return 0.0
-    mean = sum(pool) / len(pool)
-    std = math.sqrt(sum((one - mean) ** 2 for one in pool) / (len(pool) - 1))
-    return (value - mean) / (std + 1e-6 if by_std else 1.0)
+# ---- leave-one-out: loops ----------------------------------------------------------------------------------------
 
 
 def by_loops(batch, source):
@@ -162,40 +117,18 @@ def by_loops(batch, source):
         for i, r in paid.items()
     }
     for i in batch.rows:
-        members = batch.members(i)
-        if len(members) < 2:
-            continue
-        for k, turn in enumerate(batch.turns(i)):
-            own = returns[i][k]
-            others = [returns[j] for j in members if j != i]
-            if source.estimator == "turn_rloo":
-                going_on = [g[k] for g in others if len(g) > k] or [g[0] for g in others]
-                advantage = own - sum(going_on) / len(going_on)
-            elif source.estimator == "turn_pooled":
-                advantage = normed(own, [g for j in members for g in returns[j]], by_std=True)
-            else:
-                states = {(j, m): int(source.state_BT[j, t[0]]) for j in members for m, t in enumerate(batch.turns(j))}
-                same = [returns[j][m] for (j, m), state in states.items() if state == states[i, k]]
-                by_std = source.estimator == "gigpo"
-                advantage = normed(sum(paid[i]), [sum(paid[j]) for j in members], by_std)
-                advantage += source.step_weight * normed(own, same, by_std)
-            result_BT[i, turn] = advantage
+        others = [returns[j] for j in batch.members(i) if j != i]
+        for k, turn in enumerate(batch.turns(i) if others else []):
+            going_on = [g[k] for g in others if len(g) > k] or [g[0] for g in others]
+            result_BT[i, turn] = returns[i][k] - sum(going_on) / len(going_on)
     return result_BT
 
 
-@pytest.mark.parametrize("estimator", ["turn_rloo", "turn_pooled", "gigpo", "gigpo_mean"])
-@given(
-    batch=trajectories(),
-    discount=st.sampled_from([0.0, 0.9, 1.0]),
-    weight=st.sampled_from([0.0, 0.5]),
-    same=st.booleans(),
-)
-def test_the_advantage_of_every_turn_equals_a_loop(estimator, batch, discount, weight, same):
-    if same:
-        # All turns failed alike: nothing to learn from, and no rounding to blow up.
-        batch = replace(batch, reward_BT=torch.full_like(batch.reward_BT, 0.1) * last_token_mask(batch.mask_BT))
-    source = source_of(batch, estimator, discount=discount, step_weight=weight)
-    found_BT = advantage_of(batch, source)
+@given(trajectories(), st.sampled_from([0.0, 0.9, 1.0]))
+def test_the_advantage_of_every_turn_equals_a_loop(batch, discount):
+    end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
+    source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator="turn_rloo", turn_end_BT=end_BT)
+    found_BT = combine_sources({"turns": source}, batch.mask_BT, batch.group_B, False)[0]
     torch.testing.assert_close(found_BT, by_loops(batch, source), atol=1e-8, rtol=1e-6)
     assert not found_BT[~batch.mask_BT.bool()].any()
 

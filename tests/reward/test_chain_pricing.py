@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from prime_ext.algorithms.step_credit import StepCredit
 from pspo_rows import configuration
 
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.step_credit import StepCredit
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.config.checks import SettingsError

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advantage estimators of one reward source, by name. Outcome and process rewards may use different ones.
+
+An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, not yet
+multiplied by the coefficient and not yet whitened. A rollout without companions in its group receives 0 from estimators
+that compare rollouts.
+
+``rloo`` and ``grpo`` reduce a response to m_j, the mean of its rewards over the source mask: the outcome itself for a
+source with one reward per response, the per-token mean r(y_j) / |y_j| for process rewards (PRIME, arXiv 2502.01456,
+Eqs. 5 and 7). A baseline is subtracted from every reward of the source, and the return-to-go of what is left is the
+advantage. A source that pays at every token has its baseline accumulated too: the advantage of early tokens of long
+responses then contains (remaining length) x (baseline), as it does in PRIME.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.returns import following, kept, return_to_go
+from prime_ext.algorithms.steps import StepSpans, place_at_ends, step_spans, sum_over_steps
+
+
+@dataclass(frozen=True)
+class RewardSource:
+    """One source of reward: what it pays, where, and how it enters the advantage.
+
+    Attributes:
+        reward_BT: token rewards ``(B, T)``.
+        mask_BT: tokens at which the source gives rewards.
+        coefficient: weight in the sum of sources; applied before whitening, so that it counts.
+        discount: discount of the return-to-go.
+        form: form of the leave-one-out baseline, ``released`` or ``paper``; for ``rloo``.
+        estimator: a name in :data:`ESTIMATORS`.
+        gae_lambda: lambda of ``gae``.
+        value_BT: value of the state before each token, for ``gae`` and ``prm_value``.
+        baseline_B: reward of the greedy response to the same prompt, for ``remax``.
+        turn_end_BT: tokens at which a turn ends, for ``turn_rloo``.
+    """
+
+    reward_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    coefficient: float = 1.0
+    discount: float = 1.0
+    form: str = "released"
+    estimator: str = "rloo"
+    gae_lambda: float = 1.0
+    value_BT: torch.Tensor | None = None
+    baseline_B: torch.Tensor | None = None
+    turn_end_BT: torch.Tensor | None = None
+
+    def kept_reward(self) -> torch.Tensor:
+        """Return the rewards, 0 outside the source mask whatever stands there."""
+        return kept(self.reward_BT, self.mask_BT)
+
+    def mean_reward(self) -> torch.Tensor:
+        """Return m_j, the mean reward of each response over the source mask, ``(B,)``."""
+        return self.kept_reward().sum(-1) / self.mask_BT.bool().sum(-1, dtype=torch.int32).clamp_min(1)
+
+
+Estimator = Callable[[RewardSource, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """REINFORCE leave-one-out (arXiv 2402.14740) in the two forms of PRIME (arXiv 2502.01456, Eq. 5), summed from t on.
+
+    With n the size of the group, a reward becomes
+
+    * ``paper`` (Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
+    * ``released`` (the code behind the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
+
+    Averaged over the source mask both are m_i - mean_{j != i} m_j, so they agree exactly for a source with one reward
+    per response, such as the outcome.
+    """
+    if source.form not in ("released", "paper"):
+        raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {source.form!r}")
+    reward_BT, mean_B, groups = source.kept_reward(), source.mean_reward(), _groups(source, group_B)
+    size_B = groups.size_B
+    sum_B = groups.sum(mean_B)
+    others_B = (size_B - 1).clamp_min(1).to(reward_BT.dtype)
+    if source.form == "released":
+        scale_B = size_B.to(reward_BT.dtype) / others_B
+        centered_BT = reward_BT * scale_B[:, None] - (sum_B / others_B)[:, None]
+    else:
+        centered_BT = reward_BT - ((sum_B - mean_B) / others_B)[:, None]
+    centered_BT = kept(centered_BT, source.mask_BT.bool() & (size_B > 1)[:, None])
+    return return_to_go(centered_BT, response_mask_BT, source.discount)
+
+
+def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """(r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on (GRPO, arXiv 2402.03300; PRIME, Eq. 7).
+
+    The standard deviation carries Bessel's correction, as in verl. A group whose m_j are all equal receives 0. For
+    process rewards the division is by the spread of per-token means, which can be far below that of single tokens.
+    """
+    mean_B, groups = source.mean_reward(), _groups(source, group_B)
+    std_B = groups.std(mean_B)
+    scale_B = torch.where(std_B > 0, 1.0 / (std_B + 1e-6), 0.0)
+    centered_BT = (source.kept_reward() - groups.mean(mean_B)[:, None]) * scale_B[:, None]
+    return return_to_go(kept(centered_BT, source.mask_BT), response_mask_BT, source.discount)
+
+
+def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE (arXiv 2504.15275).
+
+    A baseline per step would favor few long steps; this one is in proportion to N_ik, the tokens of the step. A step
+    lasts from one reward of the source to the next. PURE leaves the separator that it appends to each step out of the
+    count; here nothing is appended, and every token counts.
+    """
+    spans = step_spans(source.mask_BT, response_mask_BT)
+    reward_BS = sum_over_steps(source.kept_reward(), spans)
+    total_B, length_B = reward_BS.sum(-1), response_mask_BT.bool().sum(-1).to(reward_BS.dtype)
+    groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
+    per_token_B = (groups.sum(total_B) - total_B) / (groups.sum(length_B) - length_B).clamp_min(1)
+    centered_BS = reward_BS - per_token_B[:, None] * spans.length_BS.to(reward_BS.dtype)
+    centered_BS = kept(centered_BS, (groups.size_B > 1)[:, None])
+    return return_to_go(place_at_ends(centered_BS, spans), response_mask_BT, source.discount)
+
+
+def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
+
+    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays in the turn: the
+    discount is per turn, and all tokens of a turn have its advantage. Where no other rollout has a k-th turn, the
+    baseline is the mean of the others' G_j1. It is one number per turn and looks at other rollouts only, so that the
+    policy gradient has no bias, also where the policy itself decides when to stop. What centers the reward of each turn
+    and sums afterwards subtracts as many baselines as the rollout has turns left: "one more turn" then loses the mean
+    reward of that turn (verl-project/verl#7244).
+    """
+    assert source.turn_end_BT is not None  # checked by compute_advantage
+    spans = step_spans(source.turn_end_BT, response_mask_BT)
+    return_BS = return_to_go(sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount)
+    groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
+    goes_on_BS = spans.mask_BS.to(return_BS.dtype)
+    others_BS = groups.sum(goes_on_BS) - goes_on_BS
+    mean_BS = (groups.sum(return_BS) - return_BS) / others_BS.clamp_min(1)
+    baseline_BS = torch.where(others_BS > 0, mean_BS, mean_BS[:, :1])
+    return _spread_over_steps(torch.where((groups.size_B > 1)[:, None], return_BS - baseline_BS, 0.0), spans)
+
+
+def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t = sum_{s >= t} discount^(s - t) r_s, no baseline (PRIME, arXiv 2502.01456, Eq. 8)."""
+    return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
+
+
+def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t - b with b the reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505).
+
+    Padding rows of ``source.baseline_B`` may hold anything.
+    """
+    assert source.baseline_B is not None  # checked by compute_advantage
+    return_BT = reinforce(source, response_mask_BT, group_B)
+    return kept(return_BT - source.baseline_B[:, None].to(return_BT.dtype), response_mask_BT)
+
+
+def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """Generalized advantage estimation (arXiv 1506.02438), the estimator of PPO.
+
+    delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1}, where t + 1 is the
+    next valid token: holes in the response are stepped over, and after the last token V is 0. The critic's target is
+    A_t + V_t.
+    """
+    assert source.value_BT is not None  # checked by compute_advantage
+    reward_BT = source.kept_reward()
+    value_BT = kept(source.value_BT.to(reward_BT.dtype), response_mask_BT)
+    next_BT = torch.nn.functional.pad(value_BT, (0, 1)).gather(1, following(response_mask_BT))
+    delta_BT = (reward_BT - value_BT).add_(next_BT, alpha=source.discount)
+    return return_to_go(delta_BT, response_mask_BT, source.discount * source.gae_lambda)
+
+
+def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on value models).
+
+    v_t, given as ``source.value_BT``, is the sum of the process rewards of the tokens before t, see
+    :func:`prime_ext.algorithms.implicit_reward.implicit_values`. A variant of the paper's ablation, weaker there than
+    process rewards as returns.
+    """
+    assert source.value_BT is not None  # checked by compute_advantage
+    return_BT = reinforce(source, response_mask_BT, group_B)
+    return kept(return_BT - source.value_BT.to(return_BT.dtype), response_mask_BT)
+
+
+def _groups(source: RewardSource, group_B: torch.Tensor) -> PromptGroups:
+    """Return the groups of the responses that the source pays."""
+    return PromptGroups.of(group_B, source.mask_BT.bool().any(-1))
+
+
+def _spread_over_steps(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
+    """Return each step's value at all of its valid tokens, 0 elsewhere, ``(B, T)``."""
+    return torch.where(spans.step_BT >= 0, value_BS.gather(1, spans.step_BT.clamp_min(0)), 0.0)
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "rloo": rloo,
+    "grpo": grpo,
+    "rloo_per_token": rloo_per_token,
+    "turn_rloo": turn_rloo,
+    "reinforce": reinforce,
+    "remax": remax,
+    "gae": gae,
+    "prm_value": prm_value,
+}
+# Optional fields of RewardSource without which an estimator cannot work.
+NEEDED_FIELD = {"remax": "baseline_B", "gae": "value_BT", "prm_value": "value_BT", "turn_rloo": "turn_end_BT"}
+
+
+def compute_advantage(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
+    """Apply the source's estimator, ``(B, T)``; its coefficient and whitening come later.
+
+    Raises:
+        ValueError: the name is unknown, or a field that the estimator needs is missing.
+    """
+    name = source.estimator
+    if name not in ESTIMATORS:
+        raise ValueError(f"unknown advantage estimator {name!r}; known: {', '.join(sorted(ESTIMATORS))}")
+    if name in NEEDED_FIELD and getattr(source, NEEDED_FIELD[name]) is None:
+        raise ValueError(f"the advantage estimator {name!r} needs {NEEDED_FIELD[name]}, which was not given")
+    return ESTIMATORS[name](source, response_mask_BT, group_B)
