@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     # The report has what verl warns of on machines without an accelerator.
     os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
     if "--plan" in words:
-        from prime_ext.plan import report as plan_report
+        from prime_ext.plan import run as plan_report
 
         return plan_report.main([word for word in words if word != "--plan"])
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
