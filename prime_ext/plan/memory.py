@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine as verl's sections of a configuration describe it, and its memory on one device.
+"""Sizes of a model from its config.json, an engine as verl's sections describe it, and its memory on one device.
 
 Weights, gradients and optimizer states are exact. What a pass needs (gathered weights, activations, logits) is an
 estimate from the sizes of the model; ``docs/how_to/cost.md`` says how far it is from measured runs.
 """
 
-import math
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES
-from prime_ext.plan.model_shape import ModelShape, PlanError, adapter_weights, read_shape
 
-STRATEGIES = ("fsdp", "fsdp2")
 # Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32
 # (tests/benchmarks/chunked_log_probs.py). In 16 bit: logits and gradient, and one copy in float32 for the softmax.
 PLAIN_COPIES_FLOAT32 = 3.7
@@ -21,80 +21,129 @@ PLAIN_BYTES_16_BIT = 8
 CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
 # Hidden-size vectors that a block keeps for its backward pass besides attention and feed-forward.
 KEPT_WIDTHS = 8
-ADAM_STATES = 2
 FP32 = 4
 
 
 @dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a causal language model, in parameters and dimensions."""
+
+    weights: int  # tied ones once
+    product_weights: int  # of matrix products: without an untied input embedding
+    block_weights: int  # of the largest transformer block, which FSDP gathers at once
+    root_weights: int  # outside of the blocks (embeddings, output layer), gathered during the complete pass
+    layers: int
+    width: int
+    intermediate: int
+    vocabulary: int  # outputs per token
+    attention_width: int
+    key_value_width: int
+
+    def with_values(self) -> "ModelShape":
+        """Return the same model with one value per token in place of logits: a critic."""
+        output = self.vocabulary * self.width
+        untied = 0 if self.product_weights == self.weights else output
+        sizes = {"weights": self.weights - untied, "root_weights": self.root_weights - untied}
+        return replace(self, product_weights=self.product_weights - output, vocabulary=1, **sizes)
+
+
+@cache
+def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
+    """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it in errors."""
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"{key}: {path} has no config.json; the plan reads local models only")
+    try:
+        model = _build_empty_model(path, trust_remote_code)
+    except (ValueError, KeyError, OSError) as error:
+        raise SettingsError(f"{key}: {folder} is not a causal language model ({str(error).splitlines()[0]})") from error
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    # The transformer blocks are what FSDP wraps.
+    names = model._no_split_modules or ()
+    blocks = [_count(module) for module in model.modules() if type(module).__name__ in names]
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+    looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
+    return ModelShape(
+        weights=_count(model),
+        product_weights=_count(model) - looked_up,
+        block_weights=max(blocks),
+        root_weights=_count(model) - sum(blocks),
+        layers=len(blocks),
+        width=config.hidden_size,
+        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        vocabulary=config.vocab_size,
+        attention_width=heads * head,
+        key_value_width=(getattr(config, "num_key_value_heads", None) or heads) * head,
+    )
+
+
+def adapter_weights(path: str, rank: int, target_modules: Any, trust_remote_code: bool = False) -> int:
+    """Return the number of weights of a LoRA adapter as PEFT builds it."""
+    from peft import LoraConfig, get_peft_model
+
+    targets = target_modules if isinstance(target_modules, str) else list(target_modules)
+    model = _build_empty_model(path, trust_remote_code)
+    adapter = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
+    return _count(adapter, only_trained=True)
+
+
+def _count(module: Any, only_trained: bool = False) -> int:
+    return sum(weight.numel() for weight in module.parameters() if weight.requires_grad or not only_trained)
+
+
+def _build_empty_model(path: str, trust_remote_code: bool) -> Any:
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(Path(path).expanduser(), trust_remote_code=trust_remote_code)
+    with init_empty_weights(include_buffers=True):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    model.tie_weights()
+    return model
+
+
+@dataclass(frozen=True)
 class Engine:
-    """What the configuration says about one model.
+    """What the configuration says about one model."""
 
-    Attributes:
-        name: in the table.
-        shape: sizes of the model.
-        trained: weights with gradient and optimizer states: all, those of an adapter or of the last layers, or 0.
-        adapter: weights of the adapter, in addition to the model's.
-        weight_bytes, compute_bytes: bytes of a weight at rest and in a pass.
-        shards: devices that share the weights.
-        tokens: of a micro-batch, on one device.
-        recompute: whether only the inputs of the blocks are kept.
-        backend: of fused log-probabilities; None for plain ones.
-        param_offload, optimizer_offload: moved to the host between passes.
-        stays_on_host: gathered from the host block by block, as verl does for models that are not trained.
-        forward_tokens: of a pass without gradients; None for ``tokens``.
-        trained_layers: decoder layers that a backward pass goes through; None for all.
-    """
-
-    name: str
     shape: ModelShape
-    trained: int
-    adapter: int
+    trained: int  # weights with gradient and states: all, those of an adapter or of the last layers, or 0
+    adapter: int  # weights of the adapter, in addition to the model's
     weight_bytes: int
     compute_bytes: int
-    shards: int
-    tokens: int
+    shards: int  # devices that share the weights
+    tokens: int  # of a micro-batch on one device
     recompute: bool
-    backend: str | None = None
+    backend: str | None = None  # of fused log-probabilities
     param_offload: bool = False
     optimizer_offload: bool = False
-    stays_on_host: bool = False
-    forward_tokens: int | None = None
-    trained_layers: int | None = None
-
-    @property
-    def trained_share(self) -> float:
-        """Share of the layers that a backward pass goes through."""
-        return 1 if self.trained_layers is None else self.trained_layers / self.shape.layers
+    stays_on_host: bool = False  # gathered from the host block by block, as verl does for models that are not trained
+    forward_tokens: int | None = None  # of a micro-batch without gradients; None for the same
+    trained_layers: int | None = None  # that a backward pass goes through; None for all
+    forwards: float = 1  # passes without gradients over the tokens of a step
+    updates: float = 0  # training passes over them
+    is_target: bool = False  # of the policy's loss
 
 
 def read_engine(
-    name: str, key: str, model: Any, engine: Any, batches: Any, forward: Any = None, *, run: Any, longest: int
+    key: str, model: Any, engine: Any, batches: Any, forward: Any = None, *, trainer: Any, longest: int
 ) -> Engine:
-    """Return what the configuration says about one model, as if it were trained.
+    """Return what verl's sections say about one model, as if it were trained; ``key`` names the model in messages.
 
-    Args:
-        name: in the table.
-        key: of the model's section, for messages; or of its path.
-        model, engine: verl's sections.
-        batches: the section that says how mini-batches are cut.
-        forward: tokens of a pass without gradients; None for those of a training pass.
-        run: the section ``trainer``.
-        longest: tokens of the longest sequence.
-
-    Raises:
-        PlanError: the model cannot be read, or the engine is not one of FSDP's.
+    ``forward`` is the budget of a pass without gradients, ``longest`` the tokens of the longest sequence.
     """
     strategy = engine.get("strategy") or batches.get("strategy")
-    if strategy not in STRATEGIES:
-        raise PlanError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {name}")
+    if strategy not in ("fsdp", "fsdp2"):
+        raise SettingsError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {key}")
     trust, rank = bool(model.trust_remote_code), int(model.get("lora_rank", 0) or 0)
     shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), trust)
-    adapter = adapter_weights(key, shape, rank, model.target_modules, trust) if rank else 0
-    devices, group = int(run.n_gpus_per_node * run.nnodes), int(engine.get("fsdp_size", -1))
+    adapter = adapter_weights(str(model.path), rank, model.target_modules, trust) if rank else 0
+    devices, group = int(trainer.n_gpus_per_node * trainer.nnodes), int(engine.get("fsdp_size", -1))
     # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
-    accelerator = run.device != "cpu"
+    accelerator = trainer.device != "cpu"
     return Engine(
-        name=name,
         shape=shape,
         trained=adapter or shape.weights,
         adapter=adapter,
@@ -115,8 +164,7 @@ def read_engine(
 def freeze(engine: Engine, cpu: bool) -> Engine:
     """Return the engine of a model that is never trained; on accelerators verl keeps its weights on the host."""
     tokens = engine.forward_tokens or engine.tokens
-    only_forward = replace(engine, trained=0, tokens=tokens, forward_tokens=None, recompute=False)
-    return replace(only_forward, param_offload=False, optimizer_offload=False, stays_on_host=not cpu)
+    return replace(engine, trained=0, tokens=tokens, forward_tokens=None, param_offload=False, stays_on_host=not cpu)
 
 
 def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
@@ -128,80 +176,47 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
         return max(int(budget), -(-longest // parallel))
     rows = batches.get("ppo_micro_batch_size_per_gpu") or batches.get("micro_batch_size_per_gpu")
     if not rows:
-        raise PlanError("neither use_dynamic_bsz=true nor a micro-batch size per GPU is set")
+        raise SettingsError("neither use_dynamic_bsz=true nor a micro-batch size per GPU is set")
     return -(-int(rows) * longest // parallel)
 
 
-@dataclass(frozen=True)
-class EngineMemory:
-    """Bytes on one device; ``idle`` and ``host`` say where weights and states are between passes.
+def engine_memory(engine: Engine) -> dict[str, float]:
+    """Return bytes on one device; ``idle`` is what stays there between passes.
 
-    ``gathered``, ``activations`` and ``logits`` are those of a training pass, if there is one; ``working`` is the
-    maximum over a training pass and a pass without gradients.
+    ``working`` is the maximum over a training pass, whose parts are listed, and a pass without gradients.
     """
-
-    name: str
-    weights: float
-    gradients: float
-    optimizer: float
-    gathered: float
-    activations: float
-    logits: float
-    idle: float
-    host: float
-    working: float
-
-
-def engine_memory(engine: Engine) -> EngineMemory:
-    """Return the memory of an engine, per device."""
     weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
     gradients = engine.trained * engine.weight_bytes / engine.shards
-    optimizer = ADAM_STATES * gradients
-    gathered, activations, logits = gathered_bytes(engine), activation_bytes(engine), logit_bytes(engine)
+    optimizer = 2 * gradients  # Adam's two states
     held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
-    working = held + gathered + activations + logits
-    if engine.trained and engine.forward_tokens is not None:
-        forward = replace(engine, trained=0, tokens=engine.forward_tokens)
-        needed = gathered_bytes(forward) + activation_bytes(forward) + logit_bytes(forward)
-        working = max(working, held - gradients - (optimizer if engine.optimizer_offload else 0.0) + needed)
+    needs = pass_memory(engine)
+    working = held + sum(needs.values())
     # verl frees the gradients after the optimizer's step.
-    on_host = engine.stays_on_host or engine.param_offload
-    host, idle = (pinned_bytes(weights, engine.shape), 0.0) if on_host else (0.0, weights)
-    if engine.optimizer_offload:
-        host += ADAM_STATES * pinned_bytes(gradients, engine.shape)
-    elif not engine.stays_on_host:
-        idle += optimizer
-    return EngineMemory(engine.name, weights, gradients, optimizer, gathered, activations, logits, idle, host, working)
+    states = 0.0 if engine.optimizer_offload else optimizer
+    if engine.trained and engine.forward_tokens is not None:
+        forward = pass_memory(replace(engine, trained=0, tokens=engine.forward_tokens))
+        working = max(working, held - gradients - optimizer + states + sum(forward.values()))
+    idle = 0.0 if engine.stays_on_host else states + (0.0 if engine.param_offload else weights)
+    sizes = {"weights": weights, "gradients": gradients, "optimizer": optimizer}
+    return sizes | needs | {"idle": idle, "working": working}
 
 
-def pinned_bytes(total: float, shape: ModelShape) -> float:
-    """Return the pinned host memory for ``total`` bytes that are spread over a model as its weights are.
+def pass_memory(engine: Engine) -> dict[str, float]:
+    """Return the bytes that a pass over a micro-batch needs in addition to weights, gradients and states.
 
-    Torch rounds every pinned tensor up to a power of two. A tensor is taken to be the shard of a block, and of all that
-    is outside of the blocks, as FSDP1 flattens them; with FSDP2 it is that of a parameter, and the sum much the same.
+    FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block. Kept are all
+    activations of one block, and of each other block its input or all.
     """
-    units = [shape.root_weights] + [shape.block_weights] * shape.layers
-    parts = [total * unit / sum(units) for unit in units]
-    return float(sum(2 ** math.ceil(math.log2(part)) for part in parts if part > 0))
-
-
-def gathered_bytes(engine: Engine) -> float:
-    """Return what FSDP gathers: the weights outside of the blocks, a block with its gradients, and the next block."""
     shape = engine.shape
-    blocks = min(2, shape.layers) * shape.block_weights
-    gradients = shape.block_weights if engine.trained else 0
-    return float(shape.root_weights + blocks + gradients) * engine.compute_bytes
-
-
-def activation_bytes(engine: Engine) -> float:
-    """Return the activations of a micro-batch: all those of one block, and of each other block its input or all."""
-    shape, tokens = engine.shape, engine.tokens
-    block = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
-    if not engine.trained:
-        return float(tokens * (shape.width + block) * engine.compute_bytes)
-    layers = engine.trained_layers or shape.layers
-    kept = layers * shape.width + block if engine.recompute else layers * block
-    return float(tokens * kept * engine.compute_bytes)
+    blocks = min(2, shape.layers) + bool(engine.trained)
+    inside = KEPT_WIDTHS * shape.width + 2 * (shape.attention_width + shape.key_value_width) + 4 * shape.intermediate
+    layers = (engine.trained_layers or shape.layers) if engine.trained else 1
+    kept = layers * shape.width + inside if engine.recompute or not engine.trained else layers * inside
+    return {
+        "gathered": float(shape.root_weights + blocks * shape.block_weights) * engine.compute_bytes,
+        "activations": float(engine.tokens * kept * engine.compute_bytes),
+        "logits": logit_bytes(engine),
+    }
 
 
 def logit_bytes(engine: Engine) -> float:

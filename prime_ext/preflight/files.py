@@ -63,16 +63,10 @@ def _problems(config: DictConfig) -> Iterable[str]:
         yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
 
 
-# ---- data and the reward function ----------------------------------------------------------------------------------
-
-
 def _check_data(config: DictConfig, judged: bool, sources: dict[str, str]) -> Iterable[str]:
-    """Check that all data exist with the columns that are read; PSPO-WRS needs no gold answers.
+    """Check that all data exist with the columns that are read, and fill ``sources`` with a file for each data source.
 
-    Args:
-        config: of the run.
-        judged: whether verifiers judge the rollouts.
-        sources: filled with the data sources of all rows, and the file that has each.
+    Rows that no verifier has ``judged`` need no gold answers.
     """
     import pyarrow.parquet
 
@@ -142,23 +136,14 @@ def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
         yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={prm.loss} takes 0 and 1 only"
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
-        yield from _check_sandbox()
+        from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
-
-def _check_sandbox() -> Iterable[str]:
-    from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
-
-    said = "code rewards need a sandbox, and this machine has none"
-    try:
-        protection = find_protection()
-    except SandboxUnavailable as error:
-        yield f"{said}: {error}"
-        return
-    if not protection.sufficient:
-        yield f"{said}: {'; '.join(protection.missing)}"
-
-
-# ---- models --------------------------------------------------------------------------------------------------------
+        try:
+            missing = "; ".join(find_protection().missing)
+        except SandboxUnavailable as error:
+            missing = str(error)
+        if missing:
+            yield f"code rewards need a sandbox, and this machine has none: {missing}"
 
 
 def _has_config(path: Any) -> bool:

@@ -42,12 +42,7 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
 
 
 def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
-    """Whether sizes divide, passes are large enough and kernels exist.
-
-    Args:
-        config: the whole configuration.
-        trained: sections of the models that are trained, or may be: :data:`ACTOR`, :data:`CRITIC`, :data:`PRM`.
-    """
+    """Check that sizes divide, passes are large enough and kernels exist, for the ``trained`` sections."""
     for section in trained:
         parallel, budgets = _parallel_ranks(config, section)
         yield from _check_batches(config, section, parallel)
@@ -129,10 +124,7 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
 
 
 def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[str]:
-    """Whether fused kernels exist on the device, and ranks that share a sequence see all of it.
-
-    verl exchanges the parts of a sequence inside of flash-attn only.
-    """
+    """Check that fused kernels exist; verl exchanges the parts of a sequence inside of flash-attn only."""
     model: Any = OmegaConf.select(config, key)
     allowed, device = CPU_BACKENDS if config.trainer.device == "cpu" else BACKENDS, config.trainer.device
     backend = (model.get("fused_kernel_options") or {}).get("impl_backend")

@@ -9,7 +9,7 @@ one line per problem if something is wrong.
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,26 +52,27 @@ class RunChecks:
         metrics: Metrics = read_metrics(self.path)
         if not metrics:
             return [f"{self.path} has no metrics"]
-        found = [*self._check_end(metrics), *self._check_gaps(metrics)]
-        for name in self.finite:
-            found += _check_finite(name, metrics)
-        if self.checkpoints is not None and not complete_steps(self.checkpoints):
-            found.append(f"{self.checkpoints} has no whole checkpoint")
-        return found
-
-    def _check_end(self, metrics: Metrics) -> Iterable[str]:
-        lasts = {STEP: float(max(metrics))}
-        for step in sorted(metrics):
-            lasts |= {name: value for name, value in metrics[step].items() if value is not None}
+        problems = []
+        lasts: dict[str, float] = {STEP: max(metrics)}
+        for values in metrics.values():
+            lasts |= {name: value for name, value in values.items() if value is not None}
         if self.reached and not any(lasts.get(name, -math.inf) >= least for name, least in self.reached.items()):
             wanted = " or ".join(f"{name} {least:g}" for name, least in self.reached.items())
-            reached = ", ".join(f"{name} {lasts[name]:g}" for name in self.reached if name in lasts)
-            yield f"the run did not reach {wanted}; it ended at {reached or 'nothing that was logged'}"
-
-    def _check_gaps(self, metrics: Metrics) -> Iterable[str]:
+            end = ", ".join(f"{name} {lasts[name]:g}" for name in self.reached if name in lasts)
+            problems.append(f"the run did not reach {wanted}; it ended at {end or 'nothing that was logged'}")
         missing = sorted(set(range(min(metrics), max(metrics) + 1)) - set(metrics))
         if self.without_gaps and missing:
-            yield f"no metrics of {_name_steps(missing)}"
+            problems.append(f"no metrics of {_name_steps(missing)}")
+        for name in self.finite:
+            logged = {step: values[name] for step, values in metrics.items() if name in values}
+            odd = [step for step, value in logged.items() if value is None or not math.isfinite(value)]
+            if not logged:
+                problems.append(f"{name} was never logged")
+            if odd:
+                problems.append(f"{name} is not a finite number in {_name_steps(odd)}")
+        if self.checkpoints is not None and not complete_steps(self.checkpoints):
+            problems.append(f"{self.checkpoints} has no whole checkpoint")
+        return problems
 
     def finish(self) -> None:
         """Check a run that has ended. Ends the process with status 1 and one line per problem, if there are any."""
@@ -98,9 +99,7 @@ def checks_requested() -> bool:
 def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
     """Return what every healthy RL run of a configuration leaves; None if nothing asks for checks.
 
-    Args:
-        config: of the run.
-        path: of its metrics file; None if it writes none.
+    ``path`` is that of the metrics file; None if the run writes none.
 
     Raises:
         SettingsError: ``PRIME_EXT_CHECKS`` is not known, or there is no metrics file.
@@ -125,15 +124,6 @@ def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
     # Absolute, because Hydra may change the folder of the process.
     folder = Path(trainer.default_local_dir).absolute() if trainer.save_freq > 0 else None
     return RunChecks(path.absolute(), tuple(names), reached, checkpoints=folder)
-
-
-def _check_finite(name: str, metrics: Metrics) -> Iterable[str]:
-    values = {step: row[name] for step, row in metrics.items() if name in row}
-    odd = [step for step, value in values.items() if value is None or not math.isfinite(value)]
-    if not values:
-        yield f"{name} was never logged"
-    if odd:
-        yield f"{name} is not a finite number in {_name_steps(odd)}"
 
 
 def _name_steps(steps: Sequence[int]) -> str:

@@ -35,12 +35,7 @@ def logs_to_console(config: DictConfig) -> bool:
 
 
 class ConsoleLines:
-    """Stands in for verl's console logger.
-
-    Args:
-        total_steps: steps of the run.
-        clock: seconds; the run begins when this object is made.
-    """
+    """Stands in for verl's console logger; the run begins when this object is made."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self._total_steps = total_steps
@@ -48,12 +43,7 @@ class ConsoleLines:
         self._ends = deque([clock()], maxlen=RECENT + 1)
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Print the line of a step and that of its validation.
-
-        Args:
-            data: metrics by name.
-            step: the step, from 1; 0 is the validation before training.
-        """
+        """Print the line of a step and that of its validation; step 0 is the validation before training."""
         if SECONDS in data:
             self._ends.append(self._clock())
             print(self._format_step(data, step), flush=True)
@@ -77,12 +67,7 @@ class ConsoleLines:
 
 @contextmanager
 def replace_console(module: Any, console: ConsoleLines) -> Iterator[None]:
-    """Within this context verl's trainer logs to ``console``, and shows no progress bar between its lines.
-
-    Args:
-        module: ``verl.trainer.ppo.v1.trainer_base``.
-        console: replaces verl's console logger; all others are verl's.
-    """
+    """Within this context the trainer in ``module`` (``trainer_base``) logs to ``console`` without progress bars."""
     make_tracking, bar = module.Tracking, module.tqdm
 
     def build_tracking(*arguments: Any, **keywords: Any) -> Any:

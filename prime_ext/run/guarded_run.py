@@ -166,12 +166,7 @@ class WorkerDied(RuntimeError):
 
 
 class WorkerWatch:
-    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails.
-
-    Args:
-        actors: Ray's handles by name.
-        seconds: between two looks.
-    """
+    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails."""
 
     def __init__(self, actors: Mapping[str, Any], seconds: float = SECONDS_BETWEEN_LOOKS):
         self._actors = dict(actors)
@@ -180,11 +175,7 @@ class WorkerWatch:
         self._next = time.monotonic() + seconds
 
     def check(self) -> None:
-        """Look whether it is time to.
-
-        Raises:
-            WorkerDied: a worker died.
-        """
+        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._seconds

@@ -9,7 +9,6 @@ reserves, or GPUs for a step scorer, Ray waits silently.
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,35 +90,15 @@ def _quote(value: str) -> str:
     return "'" + value.replace("'", "\\'") + "'"
 
 
-# ---- what a run reserves -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """What a run reserves: ranks that train, ranks that only generate, TransferQueue's storage units."""
-
-    ranks: int
-    rollouts: int
-    units: int
-
-    @property
-    def cpus(self) -> int:
-        """Logical CPUs, over all nodes."""
-        workers = CPUS_PER_RANK * self.ranks + CPUS_PER_ROLLOUT_RANK * self.rollouts
-        return workers + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + self.units
-
-    def __str__(self) -> str:
-        return (
-            f"verl reserves {self.cpus} logical CPUs ({CPUS_PER_RANK} for each of {self.ranks} ranks, "
-            f"{f'{CPUS_PER_ROLLOUT_RANK} for each of {self.rollouts} rollout ranks, ' if self.rollouts else ''}"
-            f"{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {self.units} for TransferQueue), Ray would wait forever"
-        )
-
-
-def reservation(config: DictConfig) -> Reservation:
-    """Return what a configuration reserves."""
+def reserved_cpus(config: DictConfig) -> tuple[int, str]:
+    """Return the logical CPUs that a run reserves over all nodes, and what for."""
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    return Reservation(ranks, rollout_ranks(config), config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    rollouts = rollout_ranks(config)
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    cpus = CPUS_PER_RANK * ranks + CPUS_PER_ROLLOUT_RANK * rollouts + CPUS_OF_TRANSFER_QUEUE_CONTROLLER + units
+    generating = f"{CPUS_PER_ROLLOUT_RANK} for each of {rollouts} rollout ranks, " if rollouts else ""
+    parts = f"{CPUS_PER_RANK} for each of {ranks} ranks, {generating}{CPUS_OF_TRANSFER_QUEUE_CONTROLLER} + {units}"
+    return cpus, f"verl reserves {cpus} logical CPUs ({parts} for TransferQueue), Ray would wait forever"
 
 
 def scorer_gpus(config: DictConfig) -> float:
@@ -149,13 +128,14 @@ def check_ray(config: DictConfig) -> Iterable[str]:
             f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no address of one is "
             f"given; start one and set {ADDRESS} (docs/how_to/multi_node.md)"
         )
-    init, needed = config.ray_kwargs.ray_init, reservation(config)
+    init = config.ray_kwargs.ray_init
+    needed, purpose = reserved_cpus(config)
     cpus = (os.cpu_count() or 1) if init.num_cpus is None else init.num_cpus
-    if cpus < needed.cpus:
+    if cpus < needed:
         only = "they are only a number to Ray, so set it to"
-        yield f"ray_kwargs.ray_init.num_cpus={cpus}: {needed}; {only} {needed.cpus} or more"
+        yield f"ray_kwargs.ray_init.num_cpus={cpus}: {purpose}; {only} {needed} or more"
     if trainer.device == "cpu":
-        slots, gpus = needed.ranks + needed.rollouts, init.get("num_gpus", 0) or 0
+        slots, gpus = trainer.n_gpus_per_node * trainer.nnodes + rollout_ranks(config), init.get("num_gpus", 0) or 0
         if gpus < slots:
             yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots, one for each rank"
     # trainer.device=cuda is verl's default, and means NPUs where there are some.
@@ -180,19 +160,16 @@ def _check_gpus(config: DictConfig) -> Iterable[str]:
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Require enough logical CPUs in all nodes together, for the ranks of a node on one, and a GPU for the scorer.
-
-    Args:
-        config: of the run.
-        nodes: ``ray.nodes()``.
+    """Require enough logical CPUs in all of ``ray.nodes()``, for the ranks of a node on one, and a GPU for the scorer.
 
     Raises:
         ClusterTooSmall: there are fewer.
     """
     cpus = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
-    needed, more = reservation(config), "give `ray start` more with --num-cpus"
-    if sum(cpus) < needed.cpus:
-        raise ClusterTooSmall(f"Ray has {sum(cpus):g} logical CPUs, and {needed}; {more}")
+    needed, purpose = reserved_cpus(config)
+    more = "give `ray start` more with --num-cpus"
+    if sum(cpus) < needed:
+        raise ClusterTooSmall(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")
     ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
     enough = sum(count >= CPUS_PER_RANK * ranks for count in cpus)
     if enough < wanted:

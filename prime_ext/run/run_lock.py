@@ -22,11 +22,7 @@ class RunFolderInUse(RuntimeError):
 
 
 class RunLock:
-    """Lock on the checkpoint folder of a run. The kernel lets go of it when the process ends, however it ends.
-
-    Args:
-        root: ``trainer.default_local_dir``.
-    """
+    """Lock on the checkpoint folder of a run. The kernel lets go of it when the process ends, however it ends."""
 
     def __init__(self, root: Path):
         self.path = Path(root) / LOCK
@@ -35,11 +31,8 @@ class RunLock:
     def acquire(self, wait_seconds: float = WAIT_SECONDS) -> None:
         """Take the lock, keep it and leave a note of who has it.
 
-        Args:
-            wait_seconds: how long to wait for another run to end.
-
         Raises:
-            RunFolderInUse: it has not ended by then.
+            RunFolderInUse: another run has not ended within ``wait_seconds``.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -21,8 +21,7 @@ from engines import Rollouts, build_worker, nested, save_llama, smollm2_135m
 from machine import forget_peak, peak_mib, resident_mib
 from transformers import AutoConfig
 
-from prime_ext.plan.memory import Engine, engine_memory
-from prime_ext.plan.model_shape import read_shape
+from prime_ext.plan.memory import Engine, engine_memory, read_shape
 
 MIB = 2**20
 ROWS, PROMPT = 4, 16
@@ -38,12 +37,12 @@ def build_models(folder: Path) -> dict[str, Path]:
 
 def planned_mib(path: str, tokens: int, backend: str | None) -> dict[str, float]:
     shape = read_shape("model", path)
-    memory = engine_memory(Engine("PRM", shape, shape.weights, 0, 4, 4, 1, tokens, True, backend))
+    memory = engine_memory(Engine(shape, shape.weights, 0, 4, 4, 1, tokens, True, backend))
     return {
         "parameters": shape.weights,
         # Gradients are freed when the optimiser has stepped.
-        "planned_held": (memory.weights + memory.optimizer) / MIB,
-        "planned_peak": memory.working / MIB,
+        "planned_held": (memory["weights"] + memory["optimizer"]) / MIB,
+        "planned_peak": memory["working"] / MIB,
     }
 
 

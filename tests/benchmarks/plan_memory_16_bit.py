@@ -24,8 +24,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from prime_ext.algorithms import chunked_log_probs
-from prime_ext.plan.memory import Engine, activation_bytes, logit_bytes
-from prime_ext.plan.model_shape import read_shape
+from prime_ext.plan.memory import Engine, pass_memory, read_shape
 from prime_ext.prm.fused_forward import bind_chunked
 
 GIB, ATTENTION = 2**30, "kept_once"
@@ -88,9 +87,10 @@ def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
 def planned(name: str, tokens: int, training: bool, recompute: bool) -> float:
     """GiB of activations and logits in the plan."""
     shape = read_shape("prm.model.path", str(CONFIGS / name))
-    engine = Engine("PRM", shape, shape.weights, 0, 4, 2, 1, tokens, recompute, "chunked")
+    engine = Engine(shape, shape.weights, 0, 4, 2, 1, tokens, recompute, "chunked")
     engine = engine if training else replace(engine, trained=0)
-    return (activation_bytes(engine) + logit_bytes(engine)) / GIB
+    needs = pass_memory(engine)
+    return (needs["activations"] + needs["logits"]) / GIB
 
 
 def main() -> None:

@@ -57,7 +57,6 @@ def test_the_supported_verl_is_the_one_that_is_pinned():
     ("name", "value", "said"),
     [
         ("entry_points", lambda group: [], "the entry point prime_ext of verl.plugins is missing; run pip"),
-        ("TRAINER_MODES", ("prime_sync", "other"), "trainer.v1.trainer_mode=other is not registered"),
         ("SUPPORTED_VERL", "0.9.9", "pip install verl==0.9.9"),
         ("LEAST_MEMORY_GB", 1e6, "GB of memory are available; close other programs"),
         ("LEAST_SHARED_MEMORY_GB", {"cpu": 1e6}, "--shm-size=10g"),

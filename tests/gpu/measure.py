@@ -42,9 +42,8 @@ import torch  # noqa: E402
 from engines import Rollouts, build_worker, score  # noqa: E402
 from machine import describe  # noqa: E402
 
-from prime_ext.plan.hours import DEVICES, UTILIZATION, Passes, training_passes  # noqa: E402
-from prime_ext.plan.memory import Engine, engine_memory  # noqa: E402
-from prime_ext.plan.model_shape import adapter_weights, read_shape  # noqa: E402
+from prime_ext.plan.memory import Engine, adapter_weights, engine_memory, read_shape  # noqa: E402
+from prime_ext.plan.run import DEVICES, UTILIZATION, pass_flops  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
 
 CUDA = engines.get_device_name() == "cuda"
@@ -198,10 +197,10 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
 
 def plan_of(path: Path, tokens: int, lora: bool, offload: bool) -> Any:
     shape = read_shape("prm.model.path", str(path))
-    adapter = adapter_weights("prm.model", shape, 16, "all-linear") if lora else 0
+    adapter = adapter_weights(str(path), 16, "all-linear") if lora else 0
     compute = 2 if CUDA else 4
     engine = Engine(
-        "PRM", shape, adapter if lora else shape.weights, adapter, 4, compute, 1, tokens, True, None, offload, offload,
+        shape, adapter if lora else shape.weights, adapter, 4, compute, 1, tokens, True, None, offload, offload,
         False,
     )  # fmt: skip
     return engine_memory(engine)
@@ -256,8 +255,7 @@ def measure_engines(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
                     restored = score(prm, rollouts, **packed(tokens))
                     row["idle_after_load"] = memory()["allocated"] - before["allocated"]
                     plan = plan_of(path, tokens, lora, offload)
-                    row["planned_peak"], row["planned_idle"] = plan.working / MIB, plan.idle / MIB
-                    row["planned_host"] = plan.host / MIB
+                    row["planned_peak"], row["planned_idle"] = plan["working"] / MIB, plan["idle"] / MIB
                 after = memory()
                 row["left_behind"] = after["allocated"] - before["allocated"]
                 found[label] = row
@@ -338,6 +336,7 @@ def measure_packing(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
 def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
     path = save_qwen(folder / "budget", sizes.small, 8.0)
     shape = read_shape("prm.model.path", str(path))
+    engine = Engine(shape, shape.weights, 0, 4, 2 if CUDA else 4, 1, sizes.budgets[0], recompute=True)
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.small["vocab_size"])
     length = rollouts.tokens / rollouts.rows
     peak = next((flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()), None)
@@ -354,17 +353,14 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
                     return score(prm, rollouts, **packed(tokens))
 
                 with engines.fused_by(prm, fused) if fused else nothing():
-                    for name, run, passes in (
-                        ("score", forward, Passes()),
-                        ("update", update, training_passes(recompute=True)),
-                    ):
+                    for name, run in (("score", forward), ("update", update)):
                         run()
                         times = []
                         for _ in range(3):
                             _, seconds, most = timed(run)
                             times.append(seconds)
                         seconds = sorted(times)[1]
-                        work = passes.flops(shape, rollouts.tokens, length)
+                        work = pass_flops(engine, rollouts.tokens, length, training=name == "update")
                         found[f"{name}, {tokens} tokens, {fused or 'plain'}"] = row = {
                             "seconds": seconds,
                             "tokens_per_second": rollouts.tokens / seconds,
@@ -389,7 +385,7 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
         if isinstance(row, dict):
             rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
             rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
-            rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", f"{row['planned_host']:.0f}"))
+            rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
     for label, row in parts.get("budget", {}).items():
         if isinstance(row, dict):
             planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"

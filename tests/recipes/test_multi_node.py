@@ -9,9 +9,9 @@ import time
 import pytest
 from recipe_calls import RECIPES, calls_of, overrides_of
 
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.plan.model_shape import PlanError
-from prime_ext.plan.rl import plan_run
+from prime_ext.plan.run import plan_run
 from prime_ext.preflight.check import check_config
 
 # Stand-ins that write down what they are called with. `ray start --block` runs until it is told to end.
@@ -138,7 +138,7 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
     assert check_config(config) == []
     assert (config.actor_rollout_ref.actor.strategy, config.prm.engine.strategy) == ("megatron", "fsdp2")
     assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
-    with pytest.raises(PlanError, match="megatron"):
+    with pytest.raises(SettingsError, match="megatron"):
         plan_run(config, None)
     (line,) = check_config(compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"]))
     assert line.startswith("prm.engine.strategy=megatron")

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running it.
+
+Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits, 1 when it would not
+start or not fit, 2 when there is no plan. Seconds are FLOPs over the peak of a device and an assumed utilization, which
+no run on a GPU has confirmed. The share of generation comes from the paper (arXiv 2502.01456, table 2: 8 A800,
+Eurus-2-7B, responses of up to 3,072 tokens). docs/explanation/decisions/plan.md compares with verl's FLOPs counter.
+"""
+
+import argparse
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.config.asynchronous import rollout_ranks
+from prime_ext.config.engines import DTYPE_BYTES
+from prime_ext.config.pspo_settings import scores_steps
+from prime_ext.config.settings import forward_tokens
+from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
+from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+from prime_ext.prm.frozen_layers import number_of_layers
+
+GIB = 2**30
+# Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
+PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
+# Dense bf16 FLOPs per second, from the vendor's data sheets.
+DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
+# An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
+UTILIZATION = 0.25
+# Seconds of the rollout, and of everything except it and the PRM, over those of the policy's update.
+REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
+MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path")
+
+
+def main(arguments: list[str]) -> int:
+    """Print a plan and return the exit status. Missing files are listed, and are not a failure."""
+    parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor --plan", description=__doc__)
+    parser.add_argument("--config-name", default="prime_trainer", help="of prime_ext.train; default: %(default)s")
+    parser.add_argument("--device-memory", type=float, metavar="GIB", help="default: the device of this machine")
+    parser.add_argument("--mean-tokens", type=int, metavar="N", help="mean of prompt and response; default: longest")
+    parser.add_argument("--model-configs", type=Path, metavar="DIR", help="DIR/NAME/config.json of models not here")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table; sizes in bytes")
+    parser.add_argument("overrides", nargs="*", help="as for the trainer, key=value")
+    options = parser.parse_intermixed_args(arguments)
+    problems: list[str] = []
+    # Libraries may print while they are imported; only the plan goes to stdout.
+    with redirect_stdout(sys.stderr):
+        try:
+            config = compose_for_verl(options.config_name, options.overrides)
+            problems = check_config(config)
+            not_here = [] if problems else check_files(config)
+            replace_missing_models(config, options.model_configs)
+            size = options.device_memory
+            plan = plan_run(config, size * GIB if size else detect_device_bytes(config.trainer), options.mean_tokens)
+        except ValueError as error:
+            print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)
+            return 2
+    plan["warnings"] += problems
+    print(json.dumps(plan | {"not_here": not_here}, indent=2) if options.json else render(plan, not_here))
+    return 1 if plan["warnings"] else 0
+
+
+def replace_missing_models(config: DictConfig, model_configs: Path | None) -> None:
+    """Let models that are not on this machine be the folder of the same name in ``model_configs``, in place."""
+    for key in MODEL_KEYS:
+        path = OmegaConf.select(config, key)
+        is_missing = path and not (Path(path).expanduser() / "config.json").is_file()
+        if model_configs and is_missing and (model_configs / Path(path).name / "config.json").is_file():
+            OmegaConf.update(config, key, str(model_configs / Path(path).name))
+
+
+def detect_device_bytes(trainer: Any) -> float | None:
+    """Return the memory of an accelerator, or a rank's share of the host's; None where it is unknown."""
+    if trainer.device == "cpu":
+        return psutil.virtual_memory().total / trainer.n_gpus_per_node
+    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def render(plan: dict[str, Any], not_here: list[str]) -> str:
+    """Return the plan as tables."""
+    lines = []
+    for name, fact in plan["facts"].items():
+        text = ", ".join(f"{key} {value:,}" for key, value in fact.items()) if isinstance(fact, dict) else fact
+        lines.append(f"{name}: {text:,}" if isinstance(text, int) else f"{name}: {text}")
+        if name == "devices":
+            lines[-1] += " (trainer.nnodes * trainer.n_gpus_per_node)"
+    columns = list(plan["memory"]["policy"])
+    lines += ["", "GiB per device " + "".join(f"{column:>12}" for column in columns)]
+    for name, part in plan["memory"].items():
+        lines.append(f"{name:<15}" + "".join(f"{_gib(part[column]):>12}" for column in columns))
+    lines.append(f"rollout engine: {_gib(plan['rollout']['weights'])} weights + {_gib(plan['rollout']['cache'])} cache")
+    lines += ["", "peak of each part of a step, GiB per device"]
+    lines += [*(f"  {name:<16}{_gib(size):>8}" for name, size in plan["phases"].items()), ""]
+    if plan["seconds"]:
+        lines.append(f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)")
+    for device, seconds in plan["seconds"].items():
+        lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
+        if plan["steps"] is not None:
+            hours = plan["steps"] * seconds / 3600
+            lines[-1] += f"{hours:10.1f} h, {hours * plan['facts']['devices']:,.0f} device hours"
+    size, peak = plan["device_bytes"], plan["peak"]
+    known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
+    lines.append(f"memory of a device: {known}")
+    lines += [f"warning: {warning}" for warning in plan["warnings"]]
+    if size is not None and not plan["warnings"]:
+        lines.append(f"fits: {peak['bytes'] / size:.0%} of a device at most ({peak['phase']})")
+    return "\n".join([*lines, *(f"not here: {line}" for line in not_here)])
+
+
+def _gib(size: float) -> str:
+    """Format bytes in GiB; small sizes keep one significant digit."""
+    return f"{size / GIB:.2f}" if size >= 0.1 * GIB or not size else f"{size / GIB:.1g}"
+
+
+def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> dict[str, Any]:
+    """Return what a run of ``prime_ext.train`` needs; sizes are bytes per device.
+
+    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest. Raises SettingsError
+    where a model cannot be read, or an engine is not one of FSDP's.
+    """
+    longest = int(config.data.max_prompt_length + config.data.max_response_length)
+    engines = read_engines(config, longest)
+    rollouts = int(config.data.train_batch_size * config.actor_rollout_ref.rollout.n)
+    memory = {name: engine_memory(engine) for name, engine in engines.items()}
+    rollout, warnings = _plan_rollout(config, engines["policy"].shape, rollouts, longest, device_bytes)
+    cpu = config.trainer.device == "cpu"
+    waiting = PROCESS_BYTES["cpu" if cpu else "cuda"] + sum(part["idle"] for part in memory.values())
+    phases = {"rollout": waiting + rollout["weights"] + rollout["cache"]}
+    stays = phases["rollout"] if not config.actor_rollout_ref.rollout.free_cache_engine else waiting
+    for name, part in memory.items():
+        phases[name] = stays - part["idle"] + part["working"]
+    phases["policy"] += _target_bytes(config, engines)
+    highest = max(phases, key=lambda phase: phases[phase])
+    if device_bytes is not None and (peak := phases[highest]) > device_bytes:
+        needs = f"the part {highest!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}"
+        warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
+    work = partial(pass_flops, tokens=rollouts * longest, length=longest)
+    flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
+    # The time of generation and of everything else grows with that of the policy's update.
+    flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
+    flops *= min(mean_tokens or longest, longest) / longest
+    devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    missing = "the step reward model" if scores_steps(config) else ""
+    if servers := rollout_ranks(config):
+        missing = f"the {servers} devices that generate at the same time"
+    facts = {
+        "device": config.trainer.device,
+        "devices": devices,
+        "rollouts per step": rollouts,
+        "tokens per rollout at most": longest,
+        "tokens per micro-batch and device": {name: engine.tokens for name, engine in engines.items()},
+        "parameters": {name: engine.shape.weights for name, engine in engines.items()},
+        "trained parameters": {name: engine.trained for name, engine in engines.items()},
+    }
+    return {
+        "facts": {"not in the plan": missing, **facts} if missing else facts,
+        "memory": memory,
+        "rollout": rollout,
+        "phases": phases,
+        "peak": {"phase": highest, "bytes": phases[highest]},
+        "seconds": {} if cpu else {name: flops / (devices * DEVICES[name] * UTILIZATION) for name in DEVICES},
+        "steps": config.trainer.total_training_steps,
+        "device_bytes": device_bytes,
+        "warnings": warnings,
+    }
+
+
+def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
+    """Return the models of a run by name, with the passes of a step; PSPO-WRS has no PRM."""
+    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, config.get("prm")
+    cpu, epochs = config.trainer.device == "cpu", actor.ppo_epochs
+    read = partial(read_engine, trainer=config.trainer, longest=longest)
+    key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
+    engine = read(key, policy.model, actor.get("fsdp_config") or {}, actor, budget)
+    has_penalty = bool(actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    # The reference of an adapter is the policy without it.
+    engines = {"policy": replace(engine, forwards=1 + (has_penalty and engine.adapter > 0), updates=epochs)}
+    if has_penalty and not engine.adapter:
+        budget = policy.ref.log_prob_max_token_len_per_gpu
+        engines["KL reference"] = freeze(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
+    if config.algorithm.adv_estimator == "gae":
+        engine = read("critic.model", config.critic.model, config.critic.fsdp, config.critic)
+        values, updates = engine.shape.with_values(), config.critic.ppo_epochs
+        engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
+    if "prime" in config and config.prime.anchor.kind != "none":
+        # An average of the policy's weights, towards which the policy is pulled.
+        engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
+        engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
+    if not prm or not prm.enable:
+        return engines
+    engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
+    if prm.trainable_layers is not None:
+        shape = engine.shape
+        layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
+        engine = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
+    process = config.prime.process
+    distills = process.form == "kl" and process.coefficient > 0
+    # The targets of the policy's loss take a pass for each of the policy's.
+    forwards = epochs if distills else float(prm.update_mode != "interleaved")
+    if prm.update_mode == "none":
+        forwards, engine = forwards + distills, freeze(engine, cpu)
+    else:
+        forwards += 1 / prm.accuracy_freq if prm.accuracy_freq else 0
+        engine = replace(engine, updates=prm.epochs)
+    engines["PRM"] = replace(engine, forwards=forwards + (prm.reference == "base"), is_target=distills)
+    if prm.reference == "frozen":
+        model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
+        reference = read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
+        engines["PRM reference"] = freeze(reference, cpu)
+    return engines
+
+
+def _plan_rollout(
+    config: DictConfig, shape: ModelShape, rollouts: int, longest: int, device_bytes: float | None
+) -> tuple[dict[str, float], list[str]]:
+    """Return the bytes of the rollout engine, and a warning where its cache is too small."""
+    rollout = config.actor_rollout_ref.rollout
+    size = DTYPE_BYTES.get(str(rollout.dtype), 8) / int(rollout.tensor_model_parallel_size)
+    weights, per_token = shape.weights * size, 2 * shape.layers * shape.key_value_width * size
+    one_sequence, warnings = longest * per_token, []
+    if config.trainer.device == "cpu" or device_bytes is None:
+        oversample = config.prime.filter.oversample if "prime" in config else 1
+        cache = min(rollout.max_num_seqs, rollouts * oversample) * one_sequence
+    else:
+        cache = rollout.gpu_memory_utilization * device_bytes - weights
+        if cache < one_sequence:
+            key = f"actor_rollout_ref.rollout.gpu_memory_utilization={rollout.gpu_memory_utilization}"
+            few = f"{cache / GIB:.1f} GiB for its cache, less than one sequence needs"
+            warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
+    return {"weights": weights, "cache": cache}, warnings
+
+
+def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
+    """Return what the targets of the policy's loss add to its update: their weights, gathered, and their logits."""
+    targets = [engine for engine in engines.values() if engine.is_target]
+    logits = [engines["policy"].tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
+    # The logits of all targets are held until the backward pass, with top_k those of one at a time.
+    held = max(logits) if logits and config.prime.process.top_k else sum(logits)
+    return held + max((pass_memory(target)["gathered"] for target in targets), default=0.0)
+
+
+def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:
+    """Return the FLOPs of a pass over ``tokens`` tokens in sequences of ``length``, with causal masking.
+
+    A token costs 2 FLOPs per weight forward, again where activations are recomputed, and backward 2 for the gradients
+    of activations and 2 for those of weights. Attention costs 2 per pair, channel and layer, and 4 backward.
+    """
+    shape, weights, attention = engine.shape, 2.0, 1.0
+    if training:
+        share = (engine.trained_layers or shape.layers) / shape.layers
+        weights += share * (2 * engine.recompute + (2 if engine.adapter else 4))
+        attention += share * (engine.recompute + 2)
+    pairs = 2 * attention * shape.layers * shape.attention_width * length
+    return tokens * (weights * shape.product_weights + pairs)
