@@ -12,7 +12,7 @@
 # VARIANT, what is made of the steps' scores: weibull (default: geometric mean times Weibull, the paper), released (the
 #   function in the repository), released_code (the same with the repository's pattern for steps), cn_ppo (the
 #   predecessor: Gaussian, first step times .2), gaussian (without that weight), first_weight (Weibull with it); without
-#   shaping geometric, mean, sum, product, min, last; plain (every step is paid for itself); outcome (plus the verdict on
+#   shaping geometric, mean, min; plain (every step is paid for itself); outcome (plus the verdict on
 #   the answer). recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
 # GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model (SCORER_GPUS=1). Without one
@@ -52,7 +52,7 @@ case "$VARIANT" in
     cn_ppo) options=(chain@pspo=cn_ppo) ;;
     gaussian) options=(chain@pspo=cn_ppo pspo.accumulation.first_weight=1.0) ;;
     first_weight) options=(pspo.accumulation.first_weight=0.2) ;;
-    geometric | mean | sum | product | min | last) options=("${no_shaping[@]}" pspo.accumulation.mode="$VARIANT") ;;
+    geometric | mean | min) options=("${no_shaping[@]}" pspo.accumulation.mode="$VARIANT") ;;
     plain) options=("${no_shaping[@]}") ;;
     outcome) options=(pspo.outcome_coefficient=1.0) ;;
     *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;

@@ -100,10 +100,10 @@ def test_the_prm_follows_the_policy_unless_told_otherwise():
 
 def test_verls_own_command_takes_the_configuration_and_a_variant():
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
-    words = ["--config-name=prime_trainer", "variant=paper", "prime.process.warm_up_steps=3", "--cfg=job"]
+    words = ["--config-name=prime_trainer", "variant=paper", "prime.process.discount=0.5", "--cfg=job"]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
     process = OmegaConf.create(done.stdout).prime.process
-    assert (process.reliability_gate, process.warm_up_steps) == (False, 3)
+    assert (process.reliability_gate, process.discount) == (False, 0.5)
 
 
 # ---- variants ------------------------------------------------------------------------------------------------------

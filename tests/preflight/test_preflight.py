@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow
@@ -26,7 +26,6 @@ from prime_ext.algorithms import (
     normalization,
     process_shaping,
     shaping,
-    step_credit,
 )
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
@@ -193,6 +192,7 @@ FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
     ("gpu", {**TWO, f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}),
+    ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
     ("cpu", {"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
     ("cpu", LOOP),
@@ -225,6 +225,12 @@ REFUSED = [
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
     # rewards
     ("cpu", {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}, "are both 0"),
+    (
+        "cpu",
+        {"prime.outcome.estimator": "opoo"},
+        "turn_rloo; did you mean opo?",
+    ),
+    ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
     ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
     ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
@@ -418,14 +424,11 @@ SAID = {
         settings.LOSSES_OF_HARD_LABELS,
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
     ),
-    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
-    "group estimators": (reward_settings.GROUP_ESTIMATORS, [x for x, entry in ESTIMATORS.items() if entry.uses_groups]),
-    # The last one is a running factor on the advantage and no function of a batch.
-    "normalizations": (reward_settings.NORMALIZATIONS, [*normalization.NORMALIZATIONS, "outcome_relative"]),
+    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
+    "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
-    "credits": (chain_settings.CREDITS, step_credit.CREDITS),
+    "credits": (chain_settings.CREDITS, process_shaping.CREDITS),
     "accumulations": (chain_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
-    "positive": (chain_settings.ACCUMULATIONS_OF_POSITIVE_SCORES, accumulation.MODES_OF_POSITIVE_SCORES),
     "shapes": (chain_settings.SHAPES, shaping.SHAPES),
     "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
     "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
@@ -438,13 +441,6 @@ SAID = {
 def test_what_the_settings_say_of_the_algorithms_is_what_they_say(name):
     ours, theirs = SAID[name]
     assert set(ours) == set(theirs)
-
-
-@pytest.mark.parametrize("credit", chain_settings.CREDITS)
-def test_what_the_settings_say_of_credits_with_shares(credit):
-    shares = credit in chain_settings.CREDITS_WITH_SHARES
-    with nullcontext() if shares else pytest.raises(ValueError, match="has no shares of one reward"):
-        step_credit.StepCredit(credit).shares(torch.ones(1, 2), torch.ones(1, 2))
 
 
 def test_which_of_verls_estimators_tell_tokens_apart():

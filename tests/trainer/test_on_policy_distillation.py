@@ -121,20 +121,6 @@ def test_the_outcome_may_be_added_and_the_ratio_extrapolated():
     torch.testing.assert_close(extrapolated, 1.25 * (teacher_BT - base_BT) * step.mask_BT)
 
 
-def test_the_scorer_may_scale_the_outcome_and_leave_its_sign():
-    policy_BT, teacher_BT = log_probs(0), log_probs(1)
-    changes = {"outcome__coefficient": 1.0, "process__form": "sign_preserving", "process__coefficient": 0.5}
-    plain = {"process__discount": 1.0, "process__estimator": "rloo", "process__clip": 0.2, "whitening": True}
-    options = distillation_settings(**changes, **plain)
-    step = scored(options, teacher_BT, policy_BT)
-    found, _ = advantages(step, 1.0)
-    shut, _ = advantages(scored(options, teacher_BT, policy_BT), 0.0)
-    outcome, _ = advantages(step_of(settings(process__coefficient=0.0)), 1.0)
-    torch.testing.assert_close(shut, outcome)
-    assert torch.equal(found.sign(), outcome.sign()) and not torch.equal(found, outcome)
-    assert 0 < step.metrics["prime/process/advantage_change"] <= 0.5 * 0.2 + 1e-6
-
-
 class ScriptedTeacher:
     """A group of two ranks whose model gives every token the same log-probability."""
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, settings
 
+from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.returns import return_to_go
-from prime_ext.config.reward_settings import NORMALIZATIONS
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.reward_sources import NotFinite, advantages, build_sources
 from prime_ext.utils import transfer_queue as transfer
@@ -68,7 +68,7 @@ def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else
     assert "prime/process/return_std" not in metrics
 
 
-@pytest.mark.parametrize("normalization", sorted(set(NORMALIZATIONS) - {"outcome_relative"}))
+@pytest.mark.parametrize("normalization", sorted(NORMALIZATIONS))
 def test_every_normalization_can_be_chosen(queue, normalization):
     step = loaded(queue, process__normalization=normalization)
     reward_BT = build_sources(step, 1.0)["process"].reward_BT
@@ -83,15 +83,11 @@ def test_every_normalization_can_be_chosen(queue, normalization):
         assert float(return_to_go(reward_BT, step.mask_BT).abs().max()) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_process_rewards_do_not_count_during_the_warm_up_and_fade_after_it():
-    def factor(step, gate=None, **changes):
-        prime = settings(process__warm_up_steps=2, **changes)
-        trainer = SimpleNamespace(prime=prime, gate=gate, global_steps=step)
-        return PrimeTrainerMixin._gate_value(trainer, SimpleNamespace(pairs_before=PairCount(4.0, 4.0), metrics={}))
-
-    assert [factor(step) for step in (1, 2, 3, 4)] == [0.0, 0.0, 1.0, 1.0]
-    assert [factor(step, process__decay_steps=2) for step in (2, 3, 4, 5, 6)] == [0.0, 1.0, 0.5, 0.0, 0.0]
-    assert factor(3, ReliabilityGate(start=0.75)) == pytest.approx(0.6)
+def test_the_factor_of_the_process_rewards_is_that_of_the_gate():
+    step = SimpleNamespace(pairs_before=PairCount(4.0, 4.0), metrics={})
+    assert PrimeTrainerMixin._gate_value(SimpleNamespace(gate=None), step) == 1.0
+    trainer = SimpleNamespace(gate=ReliabilityGate(start=0.75))
+    assert PrimeTrainerMixin._gate_value(trainer, step) == pytest.approx(0.6)
 
 
 def test_rewards_sum_to_beta_times_the_log_ratio(queue):

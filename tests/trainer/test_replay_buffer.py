@@ -55,7 +55,7 @@ class OngoingRollouts(FakeRollouts):
 def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", max_response_length=0, **changes):
     """A buffer that is fed by these rollouts."""
     options = {
-        "judge": PromptJudge(band, "acc", VerifierSettings(on_failure, 0.1), max_response_length, lambda: {END}),
+        "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), max_response_length, lambda: {END}),
         "max_in_flight": 4,
         "max_examined": 1000,
         "partial": False,
@@ -282,7 +282,7 @@ def test_a_response_without_step_scores_is_one_without_a_verdict(monkeypatch, ca
     for key, failed in (("p_0_0", 0.0), ("p_1_0", 1.0)):
         info = {"acc": 1.0, **verdict, "reward_failure": failed, "failure_detail": "step scorer: HTTP 500"}
         queue.put(key, {"response_len": 3}, extra_fields={"reward_extra_info": info})
-    judge = PromptJudge(BAND, "acc", VerifierSettings(on_failure, 0.1))
+    judge = PromptJudge(BAND, "acc", VerifierSettings(on_failure))
     partition = queue.kv_list()["train"]
     if on_failure == "stop":
         with pytest.raises(VerifierFailed, match=r"rollout p_1_0 \(not_scored .*: step scorer: HTTP 500\)"):

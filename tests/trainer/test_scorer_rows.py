@@ -16,7 +16,7 @@ from test_prm_phase import UpdatedPRM
 from tiny_llama import byte_tokenizer
 from tokenizers import AddedToken
 
-from prime_ext.algorithms.advantage import source_return
+from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.token_shares import TokenShares, token_bounds
 from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.prm.worker import PRM_LOG_PROBS, REFERENCE_LOG_PROBS
@@ -337,7 +337,7 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
     advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[0].any()
     process = build_sources(step, 1.0)["process"]
-    assert not source_return(process, step.mask_BT, step.group_B)[1:].any()
+    assert not compute_advantage(process, step.mask_BT, step.group_B)[1:].any()
     assert step.pairs_before.total == 0 and metrics["prm/reward_sum/std"] == 0.0
     assert list(queue.fields["train"]) == batch.keys
     assert ("prm/absolute_accuracy/after_update" in metrics) == bool(accuracy_freq)

@@ -9,7 +9,7 @@ from small_batch import ROLLOUTS, batch_of, filled_queue, settings
 
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.reward_sources import advantages, build_sources, drop_inconsistent
+from prime_ext.trainer.reward_sources import advantages, build_sources
 from prime_ext.trainer.step_scorers import step_scorer
 
 # Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
@@ -63,11 +63,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
     [
         ({}, [1.25, 0.625, 1.125, 0.0, 0.375]),
         ({"process__granularity": "response"}, [1.25, 0.625, 1.125, 0.0, 0.375]),
-        ({"process__credit": "strict_min"}, [0.5, 0.125, 0.25, 0.0, 0.375]),
-        # The return of each step but the last is its own score, that of the last one is 0.
-        ({"process__credit": "delta"}, [0.75 / 2, 0.5 / 2, 0.25 / 2, 0.0, 0.0]),
         ({"process__accumulation__mode": "mean"}, [0.625, 0.3125, 0.5625, 0.0, 0.0]),
-        ({"process__redistribution": "uniform"}, [1.25, 0.625, 1.125, 0.0, 0.375]),
     ],
 )
 def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, changes, pay):
@@ -95,12 +91,6 @@ def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(mon
     expected_BT = outcome_BT + 0.5 * step.process_reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT
     torch.testing.assert_close(advantage_BT, expected_BT)
     assert not advantage_BT[5:].any()
-
-
-def test_selection_reads_the_scores_of_steps(monkeypatch):
-    step, metrics = loaded(monkeypatch, process__coefficient=0.0, selection__remove=1)
-    drop_inconsistent(step)
-    assert metrics["prime/selection/dropped_correct"] + metrics["prime/selection/dropped_wrong"] == 2
 
 
 def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):

@@ -124,8 +124,6 @@ def test_a_reference_is_refreshed_once_per_step_however_many_updates_it_has(make
 
 # ---- what a checkpoint remembers ---------------------------------------------------------------------------------
 
-BOTH_GUARDS = {**GATED, "prime.process.normalization": "outcome_relative", "prime.process.relative_share": 0.5}
-
 
 @pytest.fixture
 def saved_and_resumed(make, monkeypatch, tmp_path):
@@ -141,23 +139,21 @@ def saved_and_resumed(make, monkeypatch, tmp_path):
     return resume
 
 
-def test_gate_and_scale_go_on_where_they_were(make, saved_and_resumed):
-    saved = make(**BOTH_GUARDS)
+def test_the_gate_goes_on_where_it_was(make, saved_and_resumed):
+    saved = make(**GATED)
     saved.gate.update(PairCount(8.0, 10.0))
-    saved.scale.update(2.0, 1.0)
     saved.replay_buffer.acceptance_rate, saved._prompts_fetched = 0.8125, 41
-    resumed = saved_and_resumed(saved, **BOTH_GUARDS)
+    resumed = saved_and_resumed(saved, **GATED)
     # So that it submits as many prompts as the uninterrupted run.
     assert (resumed.replay_buffer.acceptance_rate, resumed._prompts_fetched) == (0.8125, 41)
-    assert resumed.gate == saved.gate and resumed.scale == saved.scale
+    assert resumed.gate == saved.gate
     assert resumed.gate.update(PairCount(1.0, 3.0)) == saved.gate.update(PairCount(1.0, 3.0))
-    assert resumed.scale.update(4.0, 1.0) == pytest.approx(saved.scale.update(4.0, 1.0))
 
 
 def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(make, saved_and_resumed):
     without = {"prime.process.reliability_gate": False}
-    resumed, fresh = saved_and_resumed(make(**without), **BOTH_GUARDS), make(**BOTH_GUARDS)
-    assert resumed.gate == fresh.gate and resumed.scale == fresh.scale
+    resumed, fresh = saved_and_resumed(make(**without), **GATED), make(**GATED)
+    assert resumed.gate == fresh.gate
     assert saved_and_resumed(resumed, **without).gate is None
 
 
