@@ -33,7 +33,7 @@ COLUMNS = (
     (
         "estimator",
         "prime.process.estimator\nalgorithm.adv_estimator",
-        ("rloo", "grpo, opo, ...", "reinforce++", "gae (PPO)"),
+        ("rloo", "grpo", "any of verl's", "gae (PPO)"),
     ),
 )
 # A method is one value of each column.

@@ -52,8 +52,9 @@ def main() -> None:
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
         words += environment_words(config, os.environ)
-    # Loud: an error while loading the plug-in stops the run, in the driver and in every worker.
-    os.environ["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin"
+    # Loud: an error while loading the plug-in, or a module of the user's, stops the run, in the driver and every worker.
+    modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
+    os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)
     sys.argv[end:end] = words

@@ -35,7 +35,7 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         key = f"actor_rollout_ref.rollout.temperature={temperature}"
         yield f"prm.server gives log-probabilities at temperature 1, to compare with {key}; set that to 1"
     if prm.server.address is not None and config.prime.process.form == "kl":
-        yield "prm.server gives no distributions; set prime.process.form to sampled or sign_preserving"
+        yield "prm.server gives no distributions; set prime.process.form=sampled"
     if prm.train_on == "judged":
         yield from _check_judged(config)
     if not has_adapter(config.prm.model):
@@ -94,7 +94,7 @@ def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     model, policy, retokenize = config.prm.model, config.actor_rollout_ref, "prm.inputs.retokenize=true"
     by_token = config.prime.process.form == "kl"
     if by_token and prm.inputs.retokenize:
-        remedy = "set that to sampled or sign_preserving"
+        remedy = "set that to sampled"
         yield f"{retokenize} gives other tokens than prime.process.form=kl compares one by one; {remedy}"
     elif by_token and prm.inputs.rewrites and sequence_parallel_ranks(policy.actor) > 1:
         size = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"

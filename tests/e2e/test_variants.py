@@ -15,7 +15,7 @@ VARIANTS = {
     "ppo on the outcome, weibull on implicit step rewards": [
         "algorithm.adv_estimator=gae",
         "prime.outcome.estimator=gae",
-        "prime.outcome.gae_lambda=0.95",
+        "algorithm.lam=0.95",
         "critic.optim.lr=1e-3",
         "prm.update_mode=before",
         "chain@prime.process=pspo_wrs",
@@ -62,6 +62,16 @@ def test_two_steps(tmp_path, variant, names, passes):
     fused = "prm.model.use_fused_kernels=true" in VARIANTS[variant]
     critic = tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
     assert critic.is_file() != fused
+
+
+def test_an_estimator_that_a_user_registered(tmp_path, monkeypatch):
+    """verl calls it for the outcome, and PRIME adds the process rewards."""
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "user_estimator")
+    harness.write_inputs(tmp_path)
+    words = ["prime.outcome.estimator=two_thirds", "prime.whitening=false", "trainer.total_training_steps=1"]
+    harness.run(tmp_path, tmp_path / "run", [*words, "prime.process.coefficient=0", "prm.enable=false"])
+    (logged,) = harness.metrics(tmp_path / "run").values()
+    assert logged["critic/advantages/max"] == pytest.approx(2 / 3) == logged["critic/advantages/min"]
 
 
 def test_distillation_from_a_teacher(tmp_path):

@@ -72,7 +72,6 @@ VERL_NAMES = {
     f"{_FSDP}:FSDPEngine._build_model_optimizer": ("prm.trainable_layers", "module = self._build_module()"),
     f"{_FSDP}:FSDPEngineWithLMHead": ("CPU mode: engines", ""),
     f"{_FSDP}:FSDPEngineWithValueHead": ("CPU mode: engines", ""),
-    f"{_FSDP}:FSDPEngine.forward_backward_batch": ("prime.selection", 'batch_num_tokens = data["loss_mask"].sum()'),
     f"{_FSDP}:FSDPEngineWithLMHead.prepare_model_outputs": (
         "the policy's targets",
         "logits_processor_func(student_logits=logits_rmpad.unsqueeze(0), data=micro_batch)",
