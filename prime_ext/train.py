@@ -52,7 +52,7 @@ def main() -> None:
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
         words += environment_words(config, os.environ)
-    # Loud: an error while loading the plug-in, or a module of the user's, stops the run, in the driver and every worker.
+    # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
     os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))
     # Hydra wants all overrides in one place.
