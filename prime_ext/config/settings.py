@@ -263,17 +263,12 @@ class PRMSettings(Section):
     inputs: InputSettings
     follow_policy: FollowSettings
     server: ServerSettings
-    update_mode: Literal["none", "before", "after", "interleaved", "reverse"]
-    update_freq: Count
-    train_on: Literal["kept", "judged"]
-    judged_limit: Count | None
+    update_mode: Literal["none", "before", "after", "interleaved"]
     replay: ReplaySettings
     epochs: Count
     trainable_layers: Count | Annotated[Number, Field(gt=0, lt=1)] | None
     reference: Literal["frozen", "policy", "kl", "base", "none"]
     reference_path: str | None
-    reference_refresh_freq: CountOrZero
-    reference_refresh_source: Literal["policy", "prm"]
     mini_batch_size: Count
     use_dynamic_bsz: Switch
     micro_batch_size_per_gpu: Count | None
@@ -325,15 +320,13 @@ class PRMSettings(Section):
 
     def _readings(self) -> list[Reading]:
         """What keys are read with."""
-        in_updates = ("update_freq", "epochs", "bias.enable", "trainable_layers", "replay.batches", "train_on")
+        in_updates = ("epochs", "bias.enable", "trainable_layers", "replay.batches")
         of_bias = f"with prm.loss={self.loss}, only with {', '.join(LOSSES_WITH_BIAS)}"
         return [
             (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
             (["server"], self.server.address is not None, "without prm.server.address"),
             (["follow_policy.decay"], self.follow_policy.freq > 0, "with prm.follow_policy.freq=0"),
             (["bias.enable"], self.loss in LOSSES_WITH_BIAS, of_bias),
-            (["judged_limit"], self.train_on == "judged", "with prm.train_on=kept"),
-            (["reference_refresh_freq"], self.reference == "frozen", f"with prm.reference={self.reference}"),
         ]
 
     def problems(self) -> Iterable[str]:
@@ -355,10 +348,8 @@ class PRMSettings(Section):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
-            yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after, reverse or before"
-        if self.train_on == "judged" and of_policy:
-            yield f"prm.train_on=judged is beyond prm.reference={self.reference}; set that to frozen, base or none"
-        if self.replay.batches and (of_policy or self.reference_refresh_freq):
-            yield f"{replay} needs prm.reference to stay: frozen, base or none, and prm.reference_refresh_freq=0"
+            yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or before"
+        if self.replay.batches and of_policy:
+            yield f"{replay} needs prm.reference to stay: set it to frozen, base or none"
         if self.replay.batches and self.loss != "ce":
             yield f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set it to ce"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS, sequence_parallel_ranks
 from prime_ext.config.settings import PRMSettings
@@ -36,8 +36,6 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         yield f"prm.server gives log-probabilities at temperature 1, to compare with {key}; set that to 1"
     if prm.server.address is not None and config.prime.process.form == "kl":
         yield "prm.server gives no distributions; set prime.process.form=sampled"
-    if prm.train_on == "judged":
-        yield from _check_judged(config)
     if not has_adapter(config.prm.model):
         return
     if prm.trainable_layers is not None:
@@ -105,7 +103,7 @@ def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         return
     if model.tokenizer_path and model.tokenizer_path == policy.model.tokenizer_path:
         yield f"{retokenize} with the policy's tokenizer; set prm.model.tokenizer_path=null, or to its own"
-    if prm.follow_policy.freq or (prm.reference_refresh_freq and prm.reference_refresh_source == "policy"):
+    if prm.follow_policy.freq:
         yield f"{retokenize} is for another family than the policy's, whose weights it cannot take over"
 
 
@@ -115,9 +113,6 @@ def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
         yield "prm.reference=kl reads that of the policy's KL penalty; set actor_rollout_ref.actor.use_kl_loss=true"
     if prm.reference == "base" and not has_adapter(config.prm.model):
         yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
-    if prm.reference_refresh_freq:
-        source = prm.reference_refresh_source
-        yield from _check_copies(config, f"prm.reference_refresh_source={source}", source)
     if prm.follow_policy.freq:
         yield from _check_copies(config, "prm.follow_policy", "policy")
 
@@ -132,16 +127,3 @@ def _check_copies(config: DictConfig, key: str, source: str) -> Iterable[str]:
         yield f"{key} copies weights between engines of one strategy ({' or '.join(ENGINES)}); {engines}"
     if has_adapter(model):
         yield f"{key} copies the weights of {source}, which is trained through a LoRA adapter that the copy lacks"
-
-
-def _check_judged(config: DictConfig) -> Iterable[str]:
-    """``prm.train_on=judged`` needs the filter of the synchronous trainer, which holds what it rejects."""
-    mode, sampler = config.trainer.v1.trainer_mode, config.trainer.v1.sampler.custom_sampler
-    if mode != "prime_sync":
-        yield f"prm.train_on=judged needs trainer.v1.trainer_mode=prime_sync, where a batch ends the search, not {mode}"
-    if not config.prime.filter.enable:
-        yield "prm.train_on=judged has no effect with prime.filter.enable=false, which drops nothing; leave it at kept"
-    if sampler.path and sampler.name:
-        yield "prm.train_on=judged needs the prompt filter, which trainer.v1.sampler.custom_sampler replaces"
-    if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        yield "prm.train_on=judged needs what the filter drops, and skip.rollout_tq.enable=true replays only the rest"

@@ -46,7 +46,6 @@ REFERENCE_GROUP = "refprm"
 TEACHER_GROUP = "teacher{:03d}"
 
 # Inside the PRM's folder of a checkpoint, when the reference changes.
-REFERENCE_FOLDER = "reference"
 
 # Where replayed rollouts are kept: in the folder of the run, and in the PRM's folder of a checkpoint.
 REPLAY_FOLDER = "prm_replay"
@@ -131,8 +130,7 @@ class ImplicitPRM:
         self._worker_group, self._reference_group = groups[PRM_GROUP], groups.get(REFERENCE_GROUP)
         self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
         self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
-        refreshed = self.settings.reference_refresh_freq and self.settings.reference_refresh_source == "policy"
-        if refreshed or self.settings.follow_policy.freq:
+        if self.settings.follow_policy.freq:
             actor_group.execute_with_func_generator(_register_policy)
         logger.info(
             "implicit PRM ready: update_mode=%s reference=%s", self.settings.update_mode, self.settings.reference
@@ -142,8 +140,6 @@ class ImplicitPRM:
         """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what changes."""
         if self.settings.saved:
             self._worker_group.save_checkpoint(folder, global_step=global_step)
-        if self.settings.reference_refresh_freq:
-            self._reference_group.save_checkpoint(os.path.join(folder, REFERENCE_FOLDER), global_step=global_step)
         if self.replay is not None:
             self.replay.save(Path(folder) / REPLAY_FOLDER)
 
@@ -152,10 +148,6 @@ class ImplicitPRM:
         if self.settings.saved:
             saved_with = "prm.enable=false or prm.update_mode=none"
             _load(self._worker_group, folder, delete_after_load, "PRM", saved_with)
-        if self.settings.reference_refresh_freq:
-            reference = os.path.join(folder, REFERENCE_FOLDER)
-            saved_with = "prm.reference_refresh_freq=0"
-            _load(self._reference_group, reference, delete_after_load, "reference of the PRM", saved_with)
         if self.replay is not None:
             self.replay.load(Path(folder) / REPLAY_FOLDER)
 
@@ -178,16 +170,6 @@ class ImplicitPRM:
         else:
             self._worker_group.take_over_weights("policy")
         logger.info("step %d: the PRM has newer weights of the policy", step)
-
-    def refresh_reference(self, step: int) -> bool:
-        """Give the frozen reference newer weights if training step ``step`` begins a new period.
-
-        It takes over the weights as they are before the updates of that step. Returns whether it did.
-        """
-        if not self._due("refresh_reference", self.settings.reference_refresh_freq, step):
-            return False
-        self._reference_group.take_over_weights(self.settings.reference_refresh_source)
-        return True
 
     def reference(self, batch: KVBatchMeta, as_update: bool = False) -> tuple[KVBatchMeta, torch.Tensor]:
         """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one.

@@ -79,7 +79,6 @@ class PrimeStep:
         metrics: of the training step; receives what there is to say.
         timing: seconds by name, as verl's timers fill it.
         number: of the training step, from 1.
-        rejected: rollouts of prompts that the filter dropped, for the PRM to be trained on; it clears them.
         reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each
             step at its last token (``prime.process.scorer``); not normalised.
@@ -107,7 +106,6 @@ class PrimeStep:
     metrics: dict = field(default_factory=dict)
     timing: MutableMapping[str, float] = field(default_factory=dict)
     number: int = 1
-    rejected: KVBatchMeta | None = None
     reference_log_prob_BT: torch.Tensor | None = None
     process_reward_BT: torch.Tensor | None = None
     process_noise: float = 0.0
@@ -240,7 +238,7 @@ class PrimeStep:
 
         Args:
             log_prob_BT: of the PRM.
-            when: ``before``, ``during`` or ``after`` the update.
+            when: ``before`` or ``after`` the update.
             mini_batch_B: of log-probabilities from training forward passes, in which mini-batch each row was. A prompt
                 with missing rollouts may be spread over two of them, and the PRM has moved in between, on this very
                 prompt: pairs over that gap do not count.

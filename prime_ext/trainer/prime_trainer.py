@@ -125,9 +125,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
-        prm, ahead, rejected_limit = self.prm, None, 0.0
-        if prm is not None and prm.settings.train_on == "judged":
-            rejected_limit = prm.settings.judged_limit or math.inf
+        prm, ahead = self.prm, None
         if isinstance(prm, ServedPRM) and not prm.settings.inputs.rewrites:
             # A server that reads rollouts as they are scores them as soon as their prompt has passed the filter.
             ahead = prm.begin if self.prime.process.scorer == "implicit_prm" else None
@@ -135,7 +133,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
             on_kept=ahead,
-            rejected_limit=rejected_limit,
             **options,
         )
 
@@ -225,7 +222,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
                 # The schedule moves once per update of the PRM.
-                steps = self.total_training_steps // self.prm.settings.update_freq * self.parameter_sync_step
+                steps = self.total_training_steps * self.parameter_sync_step
                 self.config.prm.optim.total_training_steps = max(1, steps)
 
     def _build_scorer(self) -> Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None:
@@ -305,7 +302,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "prm": model_name(prm.model.path),
             "reference": model_name(known.get(prm.reference) or prm.model.path),
             "reference_mode": prm.reference,
-            "reference_moves": prm.reference == "policy" or prm.reference_refresh_freq > 0,
+            "reference_moves": prm.reference == "policy",
             "loss": prm.loss,
             "beta": prm.beta,
         }
@@ -347,7 +344,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             number=self.global_steps,
             gamma=self.config.algorithm.gamma,
             lam=self.config.algorithm.lam,
-            rejected=self.replay_buffer.take_rejected() if self._requeues_prompts else None,
         )
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM's part of a training step: reference, scores and update, in the order of ``prm.update_mode``.
 
-docs/explanation/implicit_prm.md has the orders. A step in which the PRM is not due for an update (``prm.update_freq``)
-goes as with ``none``.
+docs/explanation/implicit_prm.md has the orders.
 """
 
 import logging
@@ -65,7 +64,7 @@ class PRMPhase:
         self.mini_batch_rows: int | None = None
         step.process_noise = prm.reward_noise
         settings, prime = prm.settings, step.settings
-        self.mode = settings.update_mode if step.number % settings.update_freq == 0 else "none"
+        self.mode = settings.update_mode
         self.measures = settings.accuracy_freq > 0 and step.number % settings.accuracy_freq == 0
         # Whether the process rewards are read. Otherwise "before" does without the scoring pass behind it.
         self.rewarded = prime.rewards_tokens or not prime.distils
@@ -86,7 +85,7 @@ class PRMPhase:
         self._score_and_update(batch)
         if replay is not None:
             replay.add(self._packed())
-        if self.measures and self.mode in ("after", "interleaved", "reverse"):
+        if self.measures and self.mode in ("after", "interleaved"):
             self.step.measure_scores(self._score(batch), "after")
         if self.added:
             transfer.clear(self.added, batch.partition_id)
@@ -95,11 +94,11 @@ class PRMPhase:
 
     def _score_and_update(self, batch: KVBatchMeta) -> None:
         step, mode = self.step, self.mode
-        scores_first = mode in ("none", "after", "reverse")
+        scores_first = mode in ("none", "after")
         if mode == "before":
             scores_first = self.measures or self.prm.needs_scores
         # Scores of the training forward passes cost nothing more.
-        of_training = mode in ("interleaved", "reverse")
+        of_training = mode == "interleaved"
         if mode == "before" and not scores_first:
             of_training = step.settings.gates or not self.rewarded
         if scores_first:
@@ -111,7 +110,7 @@ class PRMPhase:
             scores_BT = self._fetch(batch, PRM_LOG_PROBS)
             mini_batch_B = self.prm.mini_batches(self.rows, self.replayed_B, self.mini_batch_rows)[: len(batch)]
             # Those of interleaved are the nearest to "before" that it has.
-            step.measure_scores(scores_BT, "during" if scores_first else "before", mini_batch_B)
+            step.measure_scores(scores_BT, "before", mini_batch_B)
         if mode == "before" and self.rewarded:
             scores_BT = self._score(batch)
             step.measure_scores(scores_BT, "after")
@@ -120,8 +119,8 @@ class PRMPhase:
     # ---- what the PRM is trained on ----------------------------------------------------------------------------
 
     def _begin(self, batch: KVBatchMeta) -> None:
-        """Rows of the batch and of rejected prompts."""
-        step, rejected = self.step, self.step.rejected
+        """Rows of the batch."""
+        step = self.step
         self.rows = batch
         if self.builder is not None:
             with marked_timer("prm_rows", step.timing):
@@ -133,24 +132,6 @@ class PRMPhase:
             self.rows, self.valid_B, self.added = self.own.batch, step.measured_B, list(self.own.batch.keys)
         # Of the fields of a rollout workers need only those of a rollout.
         self.rows = transfer.with_fields(self.rows, self._inputs)
-        if rejected is None:
-            return
-        if self.mode == "none":
-            transfer.clear(rejected.keys, rejected.partition_id)
-            return
-        step.metrics["prm/judged_rollouts"] = len(rejected)
-        labels = transfer.fetch_labels(rejected.keys, rejected.partition_id, step.settings.label_key)
-        if self.builder is not None:
-            # Without what it cannot score.
-            groups = torch.tensor(transfer.group_numbers(rejected.keys))
-            own = self.builder.build(rejected, torch.tensor(labels), groups)
-            scored = own.scored_BT.any(-1).tolist()
-            unread = [key for key, reads in zip(own.batch.keys, scored, strict=True) if not reads]
-            transfer.clear([*rejected.keys, *unread], rejected.partition_id)
-            places = [place for place, reads in enumerate(scored) if reads]
-            rejected, labels = transfer.select(own.batch, places), [labels[place] for place in places]
-        if labels:
-            self._add(rejected, labels, self.prm.mini_batch_rows)
 
     @property
     def _inputs(self) -> tuple[str, ...]:
@@ -210,12 +191,10 @@ class PRMPhase:
 
     def _reference(self, batch: KVBatchMeta) -> KVBatchMeta:
         with marked_timer("prm_reference", self.step.timing):
-            if self.prm.refresh_reference(self.step.number):
-                logger.info("step %d: the PRM's reference has newer weights", self.step.number)
             if self.own is not None and (name := self.prm.reference_of_policy) is not None:
                 self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
-            as_update = self.mode in ("interleaved", "reverse")
+            as_update = self.mode == "interleaved"
             rows, log_prob_BT = self.prm.reference(self.rows, as_update)
             self.rows = transfer.with_fields(rows, (*self._inputs, REFERENCE_LOG_PROBS))
             if self.own is None:

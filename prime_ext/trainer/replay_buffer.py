@@ -66,8 +66,6 @@ class PromptFilterReplayBuffer(_PromptFilter):
         on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
         on_kept: told the trajectories of prompts that passed, and their partition, while others are generated; some of
             these prompts may not be needed.
-        rejected_limit: rollouts of prompts that were examined and rejected that are kept until :meth:`take_rejected`,
-            at most; those of the prompts that were submitted last.
     """
 
     def __init__(
@@ -76,15 +74,12 @@ class PromptFilterReplayBuffer(_PromptFilter):
         requeue: Callable[[list[str]], None],
         on_batch: Callable[[list[str]], None] | None = None,
         on_kept: Callable[[list[str], str], None] | None = None,
-        rejected_limit: float = 0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.requeue = requeue
         self.on_batch = on_batch
         self.on_kept = on_kept
-        self.rejected_limit = rejected_limit
-        self._rejected: KVBatchMeta | None = None
         self._submitted: list[str] = []
         # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
         self.acceptance_rate = 0.5
@@ -144,18 +139,11 @@ class PromptFilterReplayBuffer(_PromptFilter):
             "prime/filter/refills": refills,
             "prime/filter/returned_to_queue": len(surplus),
         }
-        if self.rejected_limit:
-            self._hold_rejected(partition_id, looked_at)
         self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
         self.requeue(surplus)
         self.judge.forget(self._submitted)
         self._submitted.clear()
         return batch, metrics
-
-    def take_rejected(self) -> KVBatchMeta | None:
-        """The rollouts of rejected prompts of the last batch, by key; None without any. Whoever asks clears them."""
-        rejected, self._rejected = self._rejected, None
-        return rejected
 
     def _judge_finished(self, partition_id: str) -> None:
         """Judge the prompts whose rollouts have all ended, and free the rollouts of the rejected ones."""
@@ -169,19 +157,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
 
     def _freed_at_once(self, uid: str) -> bool:
         """Whether nothing is left in the store of a prompt that was judged."""
-        verdict = self.judge.verdicts.get(uid, KEPT)
-        return verdict == FAILED if self.rejected_limit else verdict != KEPT
-
-    def _hold_rejected(self, partition_id: str, examined: list[str]) -> None:
-        """Hold the rollouts of the last rejected prompts, whole prompts within the limit, and free those before."""
-        rollouts = Counter(map(transfer.group_uid, self.partitions[partition_id]))
-        rejected = [uid for uid in examined if not (self.judge.keeps(uid) or self._freed_at_once(uid))]
-        room, held = self.rejected_limit, []
-        while rejected and rollouts[rejected[-1]] <= room:
-            held.append(rejected.pop())
-            room -= rollouts[held[-1]]
-        self._clear_groups(partition_id, set(rejected))
-        self._rejected = self._take(partition_id, held) if held else None
+        return self.judge.verdicts.get(uid, KEPT) != KEPT
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""

@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 # Metrics of training runs; train/ and val/ are those of prime_ext.offline_prm.
 OURS = re.compile(r"(prm|prime|pspo|agent|verifier|weight_sync|train|val)/[a-z0-9_/]+|perf/mfu/prm")
-UPDATES = ("before", "during", "after")
+UPDATES = ("before", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
 # engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/prm/implicit_prm.py the last.

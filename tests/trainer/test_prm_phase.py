@@ -21,9 +21,9 @@ class UpdatedPRM:
     mini_batch_rows = 8
     replay: PRMReplay | None = None
 
-    def __init__(self, queue, mode, update_freq=1, needs_scores=False):
+    def __init__(self, queue, mode, needs_scores=False):
         self.reward_noise = 0.0
-        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, update_freq=update_freq, accuracy_freq=0)
+        self.settings = SimpleNamespace(beta=0.05, update_mode=mode, accuracy_freq=0)
         self.queue, self.passes, self.sign, self.needs_scores = queue, 0, -1.0, needs_scores
         self.mini_batch_of_key: dict[str, int] = {}
 
@@ -41,9 +41,6 @@ class UpdatedPRM:
         return transfer.with_field(batch, name)
 
     reference_of_policy = None
-
-    def refresh_reference(self, global_step):
-        return False
 
     def follow_policy(self, global_step):
         return False
@@ -85,10 +82,10 @@ class UpdatedPRM:
         return {}
 
 
-def run(queue, prm, rejected=None, number=1, **changes):
+def run(queue, prm, number=1, **changes):
     """The phase of one step; the step, and the batch as it was given and as it came back."""
     batch = batch_of(queue, [*ROLLOUTS, *PADDING])
-    step = PrimeStep.load(batch, settings(**changes), number=number, rejected=rejected)
+    step = PrimeStep.load(batch, settings(**changes), number=number)
     after = PRMPhase(prm, step, end_token=2).run(batch)
     assert after.keys == batch.keys and set(queue.tags["train"]) == set(batch.keys), "nothing else is left"
     return step, after
@@ -104,7 +101,6 @@ DISTILS = {"process__form": "kl", "process__target": "policy"}
         ("after", True, 2, False, {}),
         ("before", True, 2, True, {}),
         ("before", False, 2, True, {}),
-        ("reverse", True, 2, False, {}),
         ("none", True, 1, False, {}),
         # Without process rewards the training passes are enough.
         ("before", True, 1, False, DISTILS),
@@ -148,55 +144,6 @@ def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
     assert step.pairs_before.total == 1.5
 
 
-# Of dropped prompts: what the rollout engine and the verifier wrote, and nothing of the policy's passes.
-REJECTED = {"000000000006_0_0": 0.0, "000000000006_1_0": 0.0, "000000000008_0_0": 1.0, "000000000008_1_0": 1.0}
-
-
-def with_rejected(monkeypatch):
-    queue = filled_queue(monkeypatch)
-    for key in [*ROLLOUTS, *PADDING]:
-        queue.fields["train"][key]["old_log_probs"] = torch.zeros(1)
-    for key, accuracy in REJECTED.items():
-        extra = {"reward_extra_info": {"acc": accuracy}}
-        queue.put(key, {"seq_len": 9}, response_mask=torch.ones(6, dtype=torch.long), extra_fields=extra)
-    return queue, batch_of(queue, REJECTED)
-
-
-@pytest.mark.parametrize("needs_scores", [False, True])
-@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
-def test_the_prm_alone_is_trained_on_rollouts_of_dropped_prompts(monkeypatch, mode, needs_scores):
-    if needs_scores and mode == "interleaved":
-        return
-    plain = UpdatedPRM(filled_queue(monkeypatch), mode, needs_scores=needs_scores)
-    plain_step, _ = run(plain.queue, plain)
-    queue, rejected = with_rejected(monkeypatch)
-    prm = UpdatedPRM(queue, mode, needs_scores=needs_scores)
-    step, batch = run(queue, prm, rejected)
-    # The policy and the gate see what they would have seen.
-    torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
-    assert step.pairs_before == plain_step.pairs_before and prm.passes == plain.passes
-    # The update sees 7 + 4 rows, and 5 rows of padding for two mini-batches of 8.
-    keys, label_B, group_B, valid_B, score_B = prm.planned
-    assert plain.planned[0] == keys[:7] == batch.keys and keys[7:11] == list(REJECTED) and len(keys) == 16
-    assert label_B.tolist() == [*plain.planned[1].tolist(), *REJECTED.values(), *[0.0] * 5]
-    assert valid_B.tolist() == [*[True] * 5, *[False] * 2, *[True] * 4, *[False] * 5]
-    groups = group_B.tolist()
-    assert groups[:7] == plain.planned[2].tolist() and groups[7] == groups[8] != groups[9] == groups[10]
-    assert len(set(groups)) == 2 + 2 + 2 + 5
-    if needs_scores:
-        assert score_B[:5].tolist() == plain.planned[4][:5].tolist() == [-1.0, 0.0, 0.0, -1.0, -0.5]
-        assert score_B[7:11].tolist() == [0.0, 0.0, -1.0, -1.0]
-    # Workers fetch no field that some rows do not have; nothing of the added rows is left.
-    assert LABEL in prm.fields_of_update and "old_log_probs" not in prm.fields_of_update
-    assert step.metrics["prm/judged_rollouts"] == 4
-
-
-def test_rollouts_of_dropped_prompts_are_cleared_when_no_update_is_due(monkeypatch):
-    queue, rejected = with_rejected(monkeypatch)
-    step, _ = run(queue, UpdatedPRM(queue, "after", update_freq=2), rejected)
-    assert "prm/judged_rollouts" not in step.metrics
-
-
 def with_tokens(queue):
     """What else the rollout engine writes, of other lengths for each rollout."""
     for place, fields in enumerate(queue.fields["train"].values()):
@@ -207,27 +154,26 @@ def with_tokens(queue):
         fields["input_ids"] = torch.cat((prompt, response))
 
 
-@pytest.mark.parametrize("mode", ["interleaved", "after", "reverse", "before"])
+@pytest.mark.parametrize("mode", ["interleaved", "after", "before"])
 def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
     replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5, store="disk"), tmp_path / "replay")
     accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
-    # New rollouts of each step, the labels that could be drawn for it, and how many are: half of the new ones.
-    steps = [(5, [], 0), (9, accuracies, 4), (5, [*accuracies, *REJECTED.values()], 2)]
-    for number, (new, pool, replayed) in enumerate(steps, start=1):
+    # The labels that could be drawn for each step, and how many are: half of the 5 new ones.
+    for number, (pool, replayed) in enumerate([([], 0), (accuracies, 2), (accuracies, 2)], start=1):
         found = []
         for with_replay in (False, True):
-            queue, rejected = with_rejected(monkeypatch) if number == 2 else (filled_queue(monkeypatch), None)
+            queue = filled_queue(monkeypatch)
             with_tokens(queue)
             prm = UpdatedPRM(queue, mode)
             prm.mini_batch_rows, prm.replay = 7, replay if with_replay else None
-            found.append((prm, run(queue, prm, rejected, number)[0]))
+            found.append((prm, run(queue, prm, number)[0]))
         (_, plain_step), (prm, step) = found
         # The policy and the gate see what they would have seen; nothing of it is left in the store.
         torch.testing.assert_close(step.process_reward_BT, plain_step.process_reward_BT, rtol=0, atol=0)
         assert step.pairs_before == plain_step.pairs_before
         assert step.metrics["prm/replayed_rollouts"] == replayed
         keys, label_B, group_B, valid_B, _ = prm.planned
-        assert int(valid_B.sum()) == new + replayed
+        assert int(valid_B.sum()) == 5 + replayed
         if not replayed:
             assert prm.replayed_B is prm.rows_of_plan is prm.rows_of_update is None
             continue
@@ -235,8 +181,8 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
         assert [key.startswith("replay") for key in keys] == again_B.tolist()
         assert not set(group_B[again_B].tolist()) & set(group_B[~again_B].tolist())
         assert set(label_B[again_B].tolist()) <= set(pool)
-        # One mini-batch of 7 rows, or two with the dropped prompts, and two replayed ones on top of each.
-        assert prm.rows_of_plan == prm.rows_of_update == 9 and len(keys) == (9 if number == 3 else 18)
+        # One mini-batch of 7 rows, and two replayed ones on top.
+        assert prm.rows_of_plan == prm.rows_of_update == 9 == len(keys)
         assert "multi_modal_inputs" not in prm.fields_of_update
         for key, fields in prm.rows_trained_on.items():
             # Those of padding as well, which verl copies from a rollout of another length.

@@ -2,8 +2,6 @@
 """The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band; in the
 asynchronous modes the earliest finished ones; none is lost, and none is trained on twice."""
 
-import math
-
 import pytest
 from fake_queue import EASY, FAILED, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
 from hypothesis import given
@@ -94,17 +92,15 @@ def prompts_of(batch):
 def expected_step(outcomes, batch_size, position):
     """The definition: go through the data in order, keep what lies inside the band.
 
-    Returns the prompts of the batch, those that were judged and are not in it, and where the next step begins.
+    Returns the prompts of the batch, and where the next step begins.
     """
-    kept, rejected = [], []
+    kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
         if BAND.classify(accuracies, [False] * len(accuracies)) == KEPT:
             kept.append(position)
-        elif accuracies:
-            rejected.append(position)
         position += 1
-    return kept, rejected, position
+    return kept, position
 
 
 # Every fourth prompt at least is good, so that the data never runs out.
@@ -114,16 +110,13 @@ data = st.lists(KINDS, min_size=20, max_size=20).map(
 )
 
 
-@given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4), st.booleans())
-def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(
-    outcomes, seed, extra, batch_size, holds_rejected
-):
+@given(data, st.integers(0, 10_000), st.integers(0, 6), st.integers(1, 4))
+def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversampling(outcomes, seed, extra, batch_size):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        limits = {"max_in_flight": batch_size + extra, "rejected_limit": math.inf if holds_rejected else 0}
-        rollouts, position = start(monkeypatch, outcomes, seed, **limits), 0
+        rollouts, position = start(monkeypatch, outcomes, seed, max_in_flight=batch_size + extra), 0
         for _ in range(3):
             first, submitted = position, rollouts.n_submitted
-            kept, dropped, position = expected_step(outcomes, batch_size, first)
+            kept, position = expected_step(outcomes, batch_size, first)
             batch, metrics = step(rollouts, batch_size)
             whole = [
                 (uid, at) for uid in kept for at, value in enumerate(outcomes[uid]) if value not in (None, UNDECIDED)
@@ -137,26 +130,10 @@ def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversamp
             for name, prompts in (("before", range(first, position)), ("after", kept)):
                 seen = [value for uid in prompts for value in outcomes[uid] if value not in (None, UNDECIDED)]
                 assert metrics[f"prime/accuracy/{name}_filter"] == pytest.approx(sum(seen) / len(seen))
-            # Rollouts of dropped prompts are there for the PRM, whatever the order in which they finish; nothing else.
-            rejected = rollouts.buffer.take_rejected()
-            assert prompts_of(rejected) == (dropped if holds_rejected else [])
-            if rejected:
-                assert rejected.keys == sorted(rejected.keys) == sorted(rollouts.queue.tags["train"])
-                rollouts.queue.kv_clear(keys=rejected.keys, partition_id="train")
             # The next step starts with the prompt after the last one that was looked at.
             assert list(rollouts.waiting) == sorted(rollouts.waiting) and int(rollouts.waiting[0]) == position
             assert rollouts.queue.tags["train"] == {} and not rollouts.running
-            assert rollouts.buffer.take_rejected() is None
         assert rollouts.most_in_flight <= batch_size + extra
-
-
-@pytest.mark.parametrize(("limit", "held"), [(1, []), (2, [4]), (3, [4]), (4, [3, 4]), (100, [0, 1, 3, 4])])
-def test_of_too_many_rejected_prompts_the_last_are_held(monkeypatch, limit, held):
-    rollouts = start(monkeypatch, [HARD, EASY, GOOD, HARD, EASY, GOOD, *[HARD] * 20], rejected_limit=limit)
-    step(rollouts, 2)
-    rejected = rollouts.buffer.take_rejected()
-    assert prompts_of(rejected) == held
-    assert sorted(rollouts.queue.tags["train"]) == (rejected.keys if rejected else [])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -346,26 +346,3 @@ def test_a_step_is_rewarded_through_rows_of_the_prms_own(monkeypatch, mode, accu
         assert all(key.startswith(PREFIX) for key in prm.planned[0])
         trained = prm.rows_trained_on[f"{PREFIX}000000000001_0_0"]
         assert float(trained[REFERENCE_LOG_PROBS].sum()) == pytest.approx(float(old[0].sum()), rel=1e-4)
-
-
-def test_of_dropped_prompts_the_prm_learns_what_it_can_score(monkeypatch):
-    tokenizer = byte_tokenizer()
-    fields = {name: [torch.zeros(len(ids)) for ids in RESPONSES] for name in ("old_log_probs", "rm_scores")}
-    fields["extra_fields"] = [{"reward_extra_info": {"acc": value}} for value in (1.0, 0.0, 0.0)]
-    fields["reward_model"] = [{"ground_truth": gold} for gold in ("7", "8", "")]
-    queue, batch = filled(monkeypatch, RESPONSES, **fields)
-    queue.fields["train"]["pad-0_0_0"]["rm_scores"] = torch.zeros(1)
-    dropped = transfer.select(batch, [1, 2])
-    kept = transfer.select(batch, [0, 3])
-    step = PrimeStep.load(kept, settings(), rejected=dropped)
-    prm = ReadingPRM(queue, "interleaved")
-    prm.reference_of_policy = None
-    prm.reference = lambda rows, as_update: UpdatedPRM.reference(prm, rows, as_update)
-    monkeypatch.setattr(transfer, "padded", lambda rows, multiple, end_token: rows)
-    builder, metrics = ScorerRowsBuilder(InputSettings(False, "{prompt} {gold}"), tokenizer), step.metrics
-    PRMPhase(prm, step, builder).run(kept)
-    keys, label_B, _, valid_B, _ = prm.planned
-    learned = [key for key, valid in zip(keys, valid_B.tolist(), strict=True) if valid]
-    assert learned == [f"{PREFIX}000000000001_0_0", f"{PREFIX}000000000001_1_0"]
-    assert label_B[valid_B].tolist() == [1.0, 0.0] and metrics["prm/judged_rollouts"] == 2
-    assert list(queue.fields["train"]) == kept.keys

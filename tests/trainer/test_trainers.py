@@ -94,11 +94,8 @@ def test_the_gate_remembers_as_many_steps_in_every_mode(make):
     ("changes", "updates"),
     [
         ({}, 5),
-        ({"prm.update_freq": 2}, 2),
-        ({"prm.update_freq": 50}, 1),
         ({"prm.optim.total_training_steps": 7}, 7),
         (SEPARATE, 5 * 4),
-        ({**SEPARATE, "prm.update_freq": 2}, 2 * 4),
     ],
 )
 def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, updates):
@@ -111,15 +108,6 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", verls_part)
     trainer._init_dataloader()
     assert trainer.config.prm.optim.total_training_steps == updates
-
-
-def test_a_reference_is_refreshed_once_per_step_however_many_updates_it_has(make):
-    prm = make(**SEPARATE, **{"prm.reference_refresh_freq": 2}).prm
-    taken = []
-    prm._reference_group = SimpleNamespace(take_over_weights=taken.append)
-    steps = (1, 1, 2, 3, 3, 4, 5, 5)
-    assert [place for place, step in enumerate(steps) if prm.refresh_reference(step)] == [3, 6]
-    assert len(taken) == 2
 
 
 # ---- what a checkpoint remembers ---------------------------------------------------------------------------------
