@@ -82,7 +82,7 @@ def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
         if not train.prompts:
             raise BadData(
                 f"{', '.join(data.train_paths)}: no prompt has both a correct and a wrong response, which "
-                f"prm.loss={prm.loss} needs; ce, kto and ipvrm do not"
+                f"prm.loss={prm.loss} needs; ce, nca and kto do not"
             )
     if not train.prompts:
         raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
@@ -143,8 +143,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     if main_rank:
         description = {
             "loss": settings.prm.loss,
-            "beta": settings.prm.scale,
-            "loss_options": {**settings.prm.prepare_options, **settings.prm.loss_options},
+            "beta": settings.prm.beta,
             "reference": model_name(settings.prm.reference_path),
             "initial_model": model_name(config.model.path),
             "append_eos": settings.data.append_eos,

@@ -134,8 +134,8 @@ class OfflineTrainer:
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
         self.config = config
         self.settings = settings
-        loss = StepLoss if settings.prm.by_step else PRMLoss
-        self.loss = loss(settings.prm.loss, settings.prm.scale, settings.prm.loss_options)
+        prm = settings.prm
+        self.loss = StepLoss(prm.loss, prm.beta, prm.steps.score) if prm.by_step else PRMLoss(prm.loss, prm.beta)
         model = omega_conf_to_dataclass(config.model)
         self.encoder = TextEncoder(model.tokenizer, settings.data.append_eos)
         limits = settings.data.max_length, settings.data.overlong
@@ -289,7 +289,7 @@ class OfflineTrainer:
             score_B = self._mismatched(group_B, valid_B, sequences)
         elif loss.needs_scores:
             score_B = self._log_ratio_sums(sequences)
-        rows = loss.prepare(label_B, group_B, valid_B, score_B, **prm.prepare_options)
+        rows = loss.prepare(label_B, group_B, valid_B, score_B)
         kept = rows.counts_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}

@@ -40,11 +40,6 @@ class UpdatedPRM:
             self.queue.fields["train"][key][name] = self.row(key, offset)
         return transfer.with_field(batch, name)
 
-    reference_of_policy = None
-
-    def follow_policy(self, global_step):
-        return False
-
     def reference(self, batch, as_update):
         self.fields_of_reference = batch.fields
         batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
@@ -61,7 +56,7 @@ class UpdatedPRM:
     def rows_with_replay(self, new, replayed):
         return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
 
-    def score(self, batch, rollouts=None):
+    def score(self, batch):
         self.passes += 1
         self.fields_of_score = batch.fields
         self.write(batch, PRM_LOG_PROBS, self.sign)

@@ -4,7 +4,7 @@
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 
 
 def mismatched_partners(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
@@ -30,10 +30,8 @@ def kto_rows(
     label_B: torch.Tensor,
     groups: PromptGroups,
     score_B: torch.Tensor,
-    desirable_weight: float = 1.0,
-    undesirable_weight: float = 1.0,
 ) -> RowFields:
-    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank, and a weight per class.
+    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the same.
 
     The paper takes z over mismatched pairs (a prompt with a response to another prompt), which costs one more forward
     pass: give their summed log-ratios as ``score_B``, see :func:`mismatched_partners`. Those of the rollouts themselves
@@ -42,8 +40,7 @@ def kto_rows(
     """
     valid_B = groups.valid_B
     z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
-    class_weight_B = desirable_weight * label_B + undesirable_weight * (1.0 - label_B)
-    return RowFields(relative(class_weight_B * valid_B.to(label_B.dtype)), label_B, torch.where(valid_B, z, 0.0))
+    return RowFields(valid_B.to(label_B.dtype), label_B, torch.where(valid_B, z, 0.0))
 
 
 def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
