@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from eval.prm_data import Response
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
+from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
@@ -96,7 +97,7 @@ class ImplicitScorer:
             counts = [end - before for before, end in zip([-1, *ends[:-1]], ends, strict=True)]
             values = {"log_prob": own[row]}
             if other is not None:
-                values["log_ratio"] = own[row] - other[row]
+                values["log_ratio"] = log_ratio(own[row], other[row], torch.ones_like(own[row]))
             result: Row = {"tokens": counts}
             for name, value_T in values.items():
                 sum_S = value_T.double().cumsum(0)[ends]

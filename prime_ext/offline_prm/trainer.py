@@ -266,9 +266,7 @@ class OfflineTrainer:
         if self._val_reference is None:
             self._val_reference = self._score_in_parts(self.reference, sequences)
         log_probs = self._score_in_parts(self.worker, sequences)
-        ratios = [
-            log_ratio(new, old, torch.ones_like(new)) for new, old in zip(log_probs, self._val_reference, strict=True)
-        ]
+        ratios = _log_ratios(log_probs, self._val_reference)
         return validation_metrics(self.settings.prm, data, examples, sequences, ratios)
 
     # ---- parts of a step -----------------------------------------------------------------------------------------
@@ -367,9 +365,14 @@ class OfflineTrainer:
         return kept
 
 
+def _log_ratios(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Compute the log-ratio of every token, row by row."""
+    return [log_ratio(own, other, torch.ones_like(own)) for own, other in zip(new, old, strict=True)]
+
+
 def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Summed log-ratio of each row."""
-    return torch.stack([(a - b).sum() for a, b in zip(new, old, strict=True)])
+    """Sum the log-ratios of each row."""
+    return torch.stack([ratio_T.sum() for ratio_T in _log_ratios(new, old)])
 
 
 def _last(value: Any) -> float:

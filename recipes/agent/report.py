@@ -29,7 +29,7 @@ from recipes.agent.play import Episode, play
 from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.quickstart.evaluate import load_model, load_problems
-from recipes.quickstart.process_scores import area_under_curve, response_log_probs
+from recipes.quickstart.process_scores import area_under_curve, response_log_probs, token_rewards
 from recipes.quickstart.report import gain, gained
 from recipes.quickstart.transcripts import colour
 from recipes.run_statistics import PAIR_ACCURACY, read_seconds, read_settings, run_folder, run_metrics, series, versions
@@ -58,7 +58,7 @@ def score(
 ) -> ScoredEpisode:
     """Sum r_t = beta (log pi_prm - log pi_reference) over the policy's tokens of each turn."""
     prm_T, reference_T = (response_log_probs(m, episode.prompt_ids, episode.response_ids) for m in (prm, reference))
-    reward_T = (beta * (prm_T - reference_T)).tolist()
+    reward_T = token_rewards(prm_T, reference_T, beta)
     turns, first = [], 0
     own = episode.own
     for place in range(1, len(own) + 1):
