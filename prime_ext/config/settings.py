@@ -207,7 +207,6 @@ class ReplaySettings:
 
     batches: CountOrZero
     ratio: Positive
-    store: Literal["disk", "memory"]
 
 
 # Sections of prm that are verl's own dataclasses.

@@ -71,7 +71,7 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
 
 
-REPLAY = {"batches": 2, "ratio": 1.0, "store": "disk"}
+REPLAY = {"batches": 2, "ratio": 1.0}
 BIAS = {"enable": True, "lr": 0.05, "init": None}
 
 
@@ -81,7 +81,6 @@ BIAS = {"enable": True, "lr": 0.05, "init": None}
         ({"epochs": 0}, "prm.epochs=0"),
         ({"replay": {**REPLAY, "batches": -1}}, "prm.replay.batches=-1"),
         ({"replay": {**REPLAY, "ratio": 0.0}}, "prm.replay.ratio=0.0"),
-        ({"replay": {**REPLAY, "store": "ram"}}, "prm.replay.store='ram' .* disk, memory"),
         ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
         ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
         ({"bias": {**BIAS, "enable": 1}}, "prm.bias.enable=1"),

@@ -151,7 +151,7 @@ def with_tokens(queue):
 
 @pytest.mark.parametrize("mode", ["interleaved", "after", "before"])
 def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
-    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5, store="disk"), tmp_path / "replay")
+    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5), tmp_path / "replay")
     accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
     # The labels that could be drawn for each step, and how many are: half of the 5 new ones.
     for number, (pool, replayed) in enumerate([([], 0), (accuracies, 2), (accuracies, 2)], start=1):
