@@ -86,8 +86,6 @@ def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
             )
     if not train.prompts:
         raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
-    if prm.loss == "kto" and prm.kto.mismatched and len(train.prompts) < 2:
-        raise BadData(f"{', '.join(data.train_paths)}: prm.kto.mismatched=true needs at least two prompts")
     return train, validation
 
 

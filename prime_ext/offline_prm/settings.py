@@ -60,14 +60,6 @@ def _paths(value: str | list[str] | None) -> list[str]:
 
 
 @dataclass(frozen=True, config=STRICT)
-class KTOSettings:
-    """Options of the loss ``kto`` (``prm.kto``)."""
-
-    mismatched: Switch
-    """Take the anchor over prompts with responses to other prompts, as in the paper; two more forward passes."""
-
-
-@dataclass(frozen=True, config=STRICT)
 class StepSettings:
     """How steps are joined, labelled and scored by the losses of step labels (``prm.steps``)."""
 
@@ -85,7 +77,6 @@ class LossSettings:
     """From response labels, or one of :data:`STEP_LOSSES` from step labels."""
     beta: Positive
     reference_path: Text
-    kto: KTOSettings
     steps: StepSettings
 
     @property
@@ -157,5 +148,3 @@ class OfflineSettings:
             )
         if not batching.use_dynamic_bsz and batching.micro_batch_size_per_gpu is None:
             yield "batching.micro_batch_size_per_gpu is missing (use_dynamic_bsz=false)"
-        if self.prm.loss == "kto" and self.prm.kto.mismatched and data.prompts_per_step < 2:
-            yield "prm.kto.mismatched=true needs data.prompts_per_step of at least 2"

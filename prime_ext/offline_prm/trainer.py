@@ -19,7 +19,6 @@ from verl.workers.config import TrainingWorkerConfig
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.kto import mismatched_partners
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
@@ -31,7 +30,7 @@ from prime_ext.offline_prm.batches import (
     steps_per_epoch,
     usable_groups,
 )
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import Example, LabelledData
 from prime_ext.offline_prm.losses import (
     STEP_END,
     STEP_LABEL,
@@ -141,8 +140,6 @@ class OfflineTrainer:
         limits = settings.data.max_length, settings.data.overlong
         self.dropped: dict[str, dict[str, int]] = {}
         self.data, self.dropped["train"] = usable_groups(train, self.encoder, *limits)
-        if settings.prm.loss == "kto" and len(self.data.prompts) < 2:
-            raise BadData(f"{train.examples[0][0].where}: kto needs at least two prompts that fit into data.max_length")
         self.validation = validation
         if validation.prompts:
             self.validation, self.dropped["validation"] = usable_groups(validation, self.encoder, *limits)
@@ -283,28 +280,13 @@ class OfflineTrainer:
         label_B, group_B = outcomes_and_groups(examples)
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
         loss, score_B = PRM_LOSSES[prm.loss], None
-        if prm.loss == "kto" and prm.kto.mismatched:
-            score_B = self._mismatched(group_B, valid_B, sequences)
-        elif loss.needs_scores:
-            score_B = self._log_ratio_sums(sequences)
+        if loss.needs_scores:
+            score_B = _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
         rows = loss.prepare(label_B, group_B, valid_B, score_B)
         kept = rows.counts_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}
         return kept.tolist(), {name: list(values.unbind()) for name, values in columns.items()}
-
-    def _mismatched(self, group_B: torch.Tensor, valid_B: torch.Tensor, sequences: list[TokenRow]) -> torch.Tensor:
-        """Summed log-ratios of each prompt with a response to another prompt of the mini-batch."""
-        partner_B = mismatched_partners(group_B, valid_B).tolist()
-        limit = self.settings.data.max_length
-        pairs = [
-            TokenRow(own.prompt, sequences[partner].response[: limit - len(own.prompt)])
-            for own, partner in zip(sequences, partner_B, strict=True)
-        ]
-        return self._log_ratio_sums(pairs)
-
-    def _log_ratio_sums(self, sequences: Sequence[TokenRow]) -> torch.Tensor:
-        return _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
 
     @staticmethod
     def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:

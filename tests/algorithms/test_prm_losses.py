@@ -11,7 +11,6 @@ from rollout_batches import NAN, Batch, batches, orders
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
-from prime_ext.algorithms.prm_losses.kto import mismatched_partners
 
 LOSSES = sorted(PRM_LOSSES)
 HARD = sorted(name for name, entry in PRM_LOSSES.items() if not entry.allows_soft_labels)
@@ -169,18 +168,6 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
     for label, score, message in wrong:
         with pytest.raises(ValueError, match=message):
             entry.prepare(torch.tensor([label]), torch.zeros(1), torch.ones(1, dtype=torch.bool), torch.tensor([score]))
-
-
-@given(batches())
-def test_the_mismatched_partner_of_kto_belongs_to_another_prompt(batch):
-    valid_B = batch.mask_BT.any(-1)
-    partner_B = mismatched_partners(batch.group_B, valid_B).tolist()
-    prompts = {int(batch.group_B[i]) for i in batch.rows}
-    for i in range(len(batch.group_B)):
-        if i not in batch.rows or len(prompts) < 2:
-            assert partner_B[i] == -1
-        else:
-            assert partner_B[i] in batch.rows and batch.group_B[partner_B[i]] != batch.group_B[i]
 
 
 def test_kto_takes_its_anchor_from_the_scores_it_is_given_and_never_below_zero():

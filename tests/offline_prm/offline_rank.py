@@ -19,7 +19,6 @@ RUNS = {
     "ce, large batches": {"batching.max_token_len_per_gpu": 4096},
     "dpo": {"prm.loss": "dpo"},
     "kto": {"prm.loss": "kto"},
-    "kto, matched": {"prm.loss": "kto", "prm.kto.mismatched": "false"},
     "nca": {"prm.loss": "nca"},
     "step_ce": {"prm.loss": "step_ce", "optim.lr": 5e-4},
     "step_mse": {"prm.loss": "step_mse", "prm.steps.score": "step"},

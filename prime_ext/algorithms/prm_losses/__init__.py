@@ -54,7 +54,7 @@ class PRMLossFunction:
             label_B: outcomes in [0, 1].
             group_B: integer id of the prompt.
             valid_B: False for padding, which may hold anything.
-            score_B: h_B, the summed log-ratios before the update; of ``kto`` those of mismatched pairs, if there are.
+            score_B: h_B, the summed log-ratios before the update.
 
         Raises:
             ValueError: a label of a valid row is not in [0, 1], or a fraction where the loss takes none; scores that
