@@ -23,6 +23,7 @@ from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mi
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         _single_rank()
         checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
         train(config, settings)
-    except (SettingsError, BadData, TextError) as error:
+    except (SettingsError, BadData, TextError, RunError) as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2

@@ -19,7 +19,6 @@ from verl.workers.config import TrainingWorkerConfig
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
     Batch,
@@ -44,6 +43,7 @@ from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROB
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 
 
@@ -57,25 +57,20 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path, identity: dict[str, Any], keep: int):
-        self.root, self.keep = root, keep
-        self.identity = json.loads(json.dumps(identity))
+        self.root, self.keep, self.identity = root, keep, identity
 
     def check(self) -> int:
         """The step of the latest whole checkpoint, 0 without any.
 
         Raises:
-            SettingsError: it was written by a run with other settings or data.
+            RunError: it was written by a run with other settings or data.
         """
         steps = complete_steps(self.root)
         if not steps:
             return 0
-        earlier = read_json(self._folder(steps[-1]) / MARKER)["identity"]
-        for key, value in self.identity.items():
-            if earlier.get(key) != value:
-                raise SettingsError(
-                    f"{self._folder(steps[-1])} was written with {key}={earlier.get(key)!r}, now it is "
-                    f"{value!r}; choose another trainer.output_dir or delete the folder"
-                )
+        folder = self._folder(steps[-1])
+        advice = "choose another trainer.output_dir or delete the folder"
+        check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)
         return steps[-1]
 
     def resume(self, worker: ImplicitPRMWorker) -> int:
