@@ -177,7 +177,7 @@ def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_p
     before = (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes()
     (sample,) = map(json.loads, before.splitlines())
     assert sample["gold"].startswith("sha256:") and sample["score"] == 1
-    monkeypatch.setattr("eval.verdicts.judge_all", lambda jobs, *_: pytest.fail("judged anew") if jobs else None)
+    monkeypatch.setattr("eval.verdicts.asyncio.run", lambda _: pytest.fail("judged anew"))
     assert run(*words, backend=backend) == 0
     assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
