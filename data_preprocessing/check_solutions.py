@@ -17,8 +17,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from data_preprocessing.code_sources import CodeProblem
+from data_preprocessing.problems import Problem, batched
 from data_preprocessing.report import replace_half_characters
-from data_preprocessing.stages import Changed, Chunk, Removal, Result, Run, Stage, show_progress
+from data_preprocessing.stages import Changed, Removal, Result, Run, Stage
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
@@ -52,37 +53,38 @@ class CheckSolutions(Stage):
             **({NONE: "no Python program to try the tests with"} if self.without_solutions == "remove" else {}),
         }
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
-        """Run the programs of a chunk at a time, as many at once as the sandbox has workers."""
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+        """Run the programs of a batch at a time, as many at once as the sandbox has workers."""
         with _Programs(self, LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)) as programs:
-            for chunk in show_progress(chunks, self.name):
-                yield chunk, self.judge_all(chunk, programs) if isinstance(chunk[0], CodeProblem) else chunk
+            for batch in batched(problems, run.workers.batch_size):
+                yield from zip(batch, self.judge_all(batch, programs), strict=True)
 
-    def judge_all(self, problems: Sequence[CodeProblem], programs: "_Programs") -> list[Result]:
+    def judge_all(self, problems: Sequence[Problem], programs: "_Programs") -> list[Result]:
         """Judge round by round, by the next program of every problem that has not passed yet."""
-        results: list[Result] = list(problems)
-        found: dict[int, list[Row]] = {}
+        results: list[Result] = [None] * len(problems)
+        code: dict[int, CodeProblem] = {}
         for place, problem in enumerate(problems):
-            if problem.split != "train":
+            if not isinstance(problem, CodeProblem) or problem.split != "train":
                 continue
             if problem.programs:
-                found[place] = []
+                code[place] = problem
             elif self.without_solutions == "remove":
                 results[place] = Removal(NONE, "no Python 3 program")
             else:
                 results[place] = Changed(problem, {"kept without a Python program": 1})
+        found: dict[int, list[Row]] = {place: [] for place in code}
         for attempt in range(self.most_programs):
-            tried = [place for place in found if attempt < len(problems[place].programs)]
-            pairs = [(problems[place].programs[attempt], problems[place].ground_truth()) for place in tried]
+            tried = [place for place in found if attempt < len(code[place].programs)]
+            pairs = [(code[place].programs[attempt], code[place].ground_truth()) for place in tried]
             for place, verdict in zip(tried, programs.verdicts(pairs, f"program {attempt + 1}"), strict=True):
                 found[place].append(verdict)
                 if verdict["outcome"] == Outcome.CORRECT:
-                    results[place] = Changed(problems[place], {f"passed by program {attempt + 1}": 1})
+                    results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
                     del found[place]
         for place, verdicts in found.items():
             words = "; ".join(f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts)
             rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
-            of = len(problems[place].programs)
+            of = len(code[place].programs)
             results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 

@@ -25,7 +25,7 @@ from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Chunk, Removal, Result, Run, Spool, Stage, show_progress
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
 from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
 from prime_ext.verifiers.math.normalize import normalize
@@ -153,10 +153,6 @@ class TwinFinder:
         return None
 
 
-def _sketch_all(settings: Settings, texts: Sequence[str]) -> np.ndarray:
-    return np.array([sketch(text, settings) for text in texts], dtype=np.uint64)
-
-
 @dataclass(frozen=True)
 class Deduplicate(Stage):
     """The options; ``settings/gsm8k_math.yaml`` says what they mean.
@@ -182,32 +178,24 @@ class Deduplicate(Stage):
             if level in self.levels
         }
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
         settings = Settings(
             self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
         )
-        spool, keys = Spool(run.folder), []
-        texts = (
-            (chunk, [row.problem for row in chunk if row.split == "train"])
-            for chunk in show_progress(chunks, f"{self.name}: keys")
-        )
-        for chunk, made in run.workers.map(partial(_sketch_all, settings), texts):
-            spool.add(chunk)
-            if len(made):
-                keys.append(made)
-        finder = TwinFinder(np.concatenate(keys), settings, self.levels) if keys else None
-        for chunk in spool:
-            yield chunk, chunk if finder is None else [self._judge(problem, finder) for problem in chunk]
+        # All keys come before the first comparison.
+        sketched = list(run.workers.map(partial(sketch, settings=settings), problems, training_text))
+        keys = [found for _, found in sketched if found is not None]
+        finder = TwinFinder(np.array(keys), settings, self.levels) if keys else None
+        for problem, found in sketched:
+            yield problem, None if finder is None or found is None else self._judge(problem, finder)
 
     def _judge(self, problem: Problem, finder: TwinFinder) -> Result:
-        if problem.split != "train":
-            return problem
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
         # A list, for JSON: what tells a problem from all others.
         name = [problem.data_source, problem.split, problem.index]
         found = finder.find(Compared(problem.problem, answer, name))
         if found is None:
-            return problem
+            return None
         twin, level, similarity = found
         shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
         source, _, index = twin.name

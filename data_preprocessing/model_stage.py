@@ -122,18 +122,19 @@ def run_stage(
     before = [] if first is None else [first]
     written = {}
     with unfinished(options.output_dir) as hidden:
-        with Tally(hidden, [title]) as tally:
-            for path in options.input:
-                output_schema = unify([schema(one) for one in (*before, path)])
-                with RowWriter(hidden / outputs[path].name, output_schema) as writer:
-                    for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
-                        if isinstance(row, BadRow):
-                            raise SourceError(f"{first} row {number}: {row}")
+        tally = Tally([title])
+        for path in options.input:
+            output_schema = unify([schema(one) for one in (*before, path)])
+            with RowWriter(hidden / outputs[path].name, output_schema) as writer:
+                for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
+                    if isinstance(row, BadRow):
+                        raise SourceError(f"{first} row {number}: {row}")
+                    writer.write(row)
+                for chunk in batched(show_progress(parse_rows(path, parse), title), chunk_rows):
+                    for row in _work_on_chunk(work, options.strict, path, chunk, tally, title):
                         writer.write(row)
-                    for chunk in show_progress(batched(parse_rows(path, parse), chunk_rows), title):
-                        for row in _work_on_chunk(work, options.strict, path, chunk, tally, title):
-                            writer.write(row)
-                written[outputs[path].name] = writer.rows
+            written[outputs[path].name] = writer.rows
+        tally.write_removed(hidden / "removed.jsonl")
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
         report = {
             "title": title,

@@ -2,8 +2,6 @@
 """What became of rows: counts by source and rule, samples, and the report of them in Markdown."""
 
 import json
-import shutil
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,10 +21,9 @@ def replace_half_characters(text: str) -> str:
 
 
 class Tally:
-    """Counts rows by ``(split, data_source)`` and rule, keeps samples and writes ``removed.jsonl``; a context manager.
+    """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of ``removed.jsonl``.
 
     Args:
-        folder: gets ``removed.jsonl`` at the end.
         parts: what removes rows, in the order of the lines in that file.
 
     Attributes:
@@ -36,16 +33,15 @@ class Tally:
         put_aside: functions that get the problems that a rule removes, by rule.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[str]) -> None:
         self.read: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[str] = Counter()
         self.given_away: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.put_aside: dict[str, Callable[[Any], object]] = {}
         self._removed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._samples: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        self._folder = folder
-        # A part may run ahead of the next one; a file for each makes the order of the lines certain.
-        self._files = {part: tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8") for part in parts}
+        # A part may run ahead of the next one.
+        self._lines: dict[str, list[str]] = {part: [] for part in parts}
 
     def remove(
         self, part: str, removal: Removal, split: str, source: str, file: str, row: int, shown: Mapping[str, str]
@@ -61,7 +57,7 @@ class Tally:
             texts = {key: replace_half_characters(text[:MAX_SHOWN]) for key, text in shown.items()}
             samples.append({**place, **texts, **details})
         line = {"split": split, "data_source": source, "rule": rule, **place}
-        self._files[part].write(json.dumps(line | ({"details": details} if details else {})) + "\n")
+        self._lines[part].append(json.dumps(line | ({"details": details} if details else {})) + "\n")
 
     def describe(self, rules: Mapping[str, str]) -> dict[str, Any]:
         """Return counts and samples as JSON, with the rules in this order."""
@@ -77,17 +73,9 @@ class Tally:
         samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
         return {"rules": dict(rules), "sources": sources, "samples": samples}
 
-    def __enter__(self) -> "Tally":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            with (self._folder / "removed.jsonl").open("w", encoding="utf-8") as removed:
-                for file in self._files.values():
-                    file.seek(0)
-                    shutil.copyfileobj(file, removed)
-        for file in self._files.values():
-            file.close()
+    def write_removed(self, path: Path) -> None:
+        """Write a JSON line for every removed row."""
+        path.write_text("".join(line for lines in self._lines.values() for line in lines), encoding="utf-8")
 
 
 def cell(text: str) -> str:
