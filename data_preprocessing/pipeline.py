@@ -76,14 +76,6 @@ class SourceSettings:
 
 
 @dataclass(frozen=True)
-class ValidateSettings:
-    """The validator's tokenizer, and the tokens that a prompt may have."""
-
-    tokenizer: str
-    max_prompt_length: PositiveInt | None = None
-
-
-@dataclass(frozen=True)
 class PipelineSettings:
     """What a pipeline does.
 
@@ -96,7 +88,6 @@ class PipelineSettings:
     data_dir: Path | None = None
     system_prompt: str = "none"
     chunk_rows: PositiveInt = 5_000
-    validate: ValidateSettings | None = None
 
 
 # Keys that name something: their values may be null, which leaves it out.
@@ -288,18 +279,13 @@ def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path
 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_intermixed_args(words)
-    checks: list[str] = []
 
     def made() -> Made:
         check_positive(options, "workers")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
-        if settings.validate is not None:
-            checks.extend(["--tokenizer", settings.validate.tokenizer])
-            limit = settings.validate.max_prompt_length
-            checks.extend(["--max-prompt-length", str(limit)] if limit else [])
         return run(settings, options.output_dir, workers=options.workers, strict=options.strict)
 
-    return finish("pipeline", made, lambda _, paths: validate.main([*map(str, paths), *checks]))
+    return finish("pipeline", made, lambda _, paths: validate.main(list(map(str, paths))))
 
 
 if __name__ == "__main__":

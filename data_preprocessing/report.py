@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing.stages import Removal
+from prime_ext.utils.report_page import markdown_table
 
 # Of every rule and split.
 MAX_SAMPLES = 5
@@ -83,9 +84,9 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a table and an empty one."""
-    return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table of our own Markdown and an empty line."""
+    return [markdown_table(header, rows, escape=False), ""]
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -31,10 +31,10 @@ from tqdm import tqdm
 
 from data_preprocessing.command import build_parser, run_program
 from data_preprocessing.grading import Judges
-from data_preprocessing.report import table
 from prime_ext.tasks.cells import held, is_whole
 from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
+from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import register_source
 
@@ -243,16 +243,6 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def tabulate(sources: Mapping[str, SourceCount], unit: str) -> str:
-    """Return a table with a line for each source."""
-    rows = []
-    for name, count in sorted(sources.items()):
-        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
-        rows.append([name, *(f"{number:,}" for number in numbers)])
-    header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
-    return "\n".join(table(header, rows)[:-1])
-
-
 def parser() -> argparse.ArgumentParser:
     top = build_parser("validate", __doc__)
     top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
@@ -287,7 +277,13 @@ def check_files(options: argparse.Namespace) -> int:
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
     found = Validator(tokenizer, options.max_prompt_length, options.list)
     asyncio.run(found.check(options.files))
-    print(tabulate(found.sources, "characters" if tokenizer is None else "tokens"))
+    unit = "characters" if tokenizer is None else "tokens"
+    table = []
+    for name, count in sorted(found.sources.items()):
+        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
+        table.append([name, *(f"{number:,}" for number in numbers)])
+    header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
+    print(markdown_table(header, table, escape=False))
     for text, (place, met) in found.listed.items():
         print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     bad = sum(count.bad for count in found.sources.values())

@@ -54,7 +54,6 @@ def test_words_go_over_the_file_and_null_leaves_out():
         ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks.0 must be all or one of"),
         ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
         ("chunk_row=3", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
-        ("validate.max_prompt_length=3", "validate needs the key 'tokenizer'"),
         ("nonsense", "'nonsense' must be KEY=VALUE"),
     ],
 )
