@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data_preprocessing.command import Made, build_parser, check_positive, finish, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import batched, parse_rows
 from data_preprocessing.report import BAD, Tally, markdown
 from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import row_faults, schema_faults, unify
+from data_preprocessing.validate import read_parquet_schema, row_faults, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
@@ -55,15 +54,8 @@ def read_schema(path: Path) -> pa.Schema:
     Raises:
         SourceError: the file cannot be read, or its rows have no common schema.
     """
-    if path.suffix == ".parquet" and path.is_file():
-        try:
-            schema = pq.read_schema(path).remove_metadata()
-        except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-        faults = schema_faults(schema)
-        if faults:
-            raise SourceError(f"{path}: {'; '.join(faults)}")
-        return schema
+    if path.suffix == ".parquet":
+        return read_parquet_schema(path)
     schemas: list[pa.Schema] = []
     rows = (row for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
     try:

@@ -137,21 +137,6 @@ def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path,
     assert not (tmp_path / "out" / "results.json").exists() and scripted.asked == []
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--tasks", "math500"], "--output is needed"),
-        (["--output", "x"], "--tasks is needed"),
-        (["--tasks", "a", "--top-p", "1.5"], "'1.5' must be above 0 and at most 1"),
-        (["--tasks", "a", "--n", "two"], "'two' must be a whole number from 1"),
-    ],
-)
-def test_a_command_that_cannot_be_read(capsys, words, message):
-    with pytest.raises(SystemExit, match="2"):
-        run(*words)
-    assert message in capsys.readouterr().err
-
-
 def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
     names = tasks[1] + ",gsm8k"
     words = ["--tasks", names, "--data", tasks[-1], "--output", tmp_path / "out"]
