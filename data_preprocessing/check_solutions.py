@@ -7,19 +7,18 @@ The programs are as hostile as any other text of the internet: nothing here look
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
-from tqdm import tqdm
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.problems import Problem, batched
 from data_preprocessing.report import replace_half_characters
-from data_preprocessing.stages import Changed, Removal, Result, Run, Stage
+from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show_progress
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
@@ -31,6 +30,8 @@ FIELDS = ("key", "outcome", "detail", "grader_failure")
 # Options that decide about a verdict.
 LIMITS = ("seconds", "seconds_per_problem", "memory_mb")
 _SHOWN = 120
+# A program and its tests as JSON.
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,28 @@ class CheckSolutions(Stage):
         }
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
-        """Run the programs of a batch at a time, as many at once as the sandbox has workers."""
-        with _Programs(self, LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)) as programs:
-            for batch in batched(problems, run.workers.batch_size):
-                yield from zip(batch, self.judge_all(batch, programs), strict=True)
+        """Run the programs of a batch at a time, as many at once as the sandbox has workers.
 
-    def judge_all(self, problems: Sequence[Problem], programs: "_Programs") -> list[Result]:
-        """Judge round by round, by the next program of every problem that has not passed yet."""
+        Raises:
+            SourceError: this machine cannot confine programs.
+        """
+        store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
+        # What the sandbox could not judge is tried again.
+        store.keep(lambda row: not row["grader_failure"])
+        with ExitStack() as stack:
+            stack.enter_context(store)
+            # The sandbox starts with the first program.
+            verifier = cache(partial(self._start, stack))
+            for batch in batched(problems, run.workers.batch_size):
+                yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
+
+    def judge_all(
+        self, problems: Sequence[Problem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
+    ) -> list[Result]:
+        """Judge round by round, by the next program of every problem that has not passed yet.
+
+        ``verdicts_of`` returns outcome, detail and grader_failure of pairs of a program and its tests.
+        """
         results: list[Result] = [None] * len(problems)
         code: dict[int, CodeProblem] = {}
         for place, problem in enumerate(problems):
@@ -76,7 +92,7 @@ class CheckSolutions(Stage):
         for attempt in range(self.most_programs):
             tried = [place for place in found if attempt < len(code[place].programs)]
             pairs = [(code[place].programs[attempt], code[place].ground_truth()) for place in tried]
-            for place, verdict in zip(tried, programs.verdicts(pairs, f"program {attempt + 1}"), strict=True):
+            for place, verdict in zip(tried, verdicts_of(pairs), strict=True):
                 found[place].append(verdict)
                 if verdict["outcome"] == Outcome.CORRECT:
                     results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
@@ -88,51 +104,25 @@ class CheckSolutions(Stage):
             results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
         return results
 
-
-class _Programs:
-    """Runs programs on tests and keeps the verdicts; a context manager. The sandbox starts with the first program."""
-
-    def __init__(self, options: CheckSolutions, store: LineFile) -> None:
-        self._options = options
-        self._store = store
-        self._verifier: CodeVerifier | None = None
-        self._stack = ExitStack()
-
-    def verdicts(self, pairs: Sequence[tuple[str, str]], title: str) -> list[Row]:
-        """Return outcome, detail and grader_failure of each pair of a program and its tests.
-
-        Raises:
-            SourceError: this machine cannot confine programs.
-        """
-        limits = {name: value for name, value in asdict(self._options).items() if name in LIMITS}
+    def _verdicts(self, store: LineFile, verifier: Callable[[], CodeVerifier], pairs: Sequence[Pair]) -> list[Row]:
+        limits = {name: value for name, value in asdict(self).items() if name in LIMITS}
         keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
-        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._store.rows}
-        if new and self._verifier is None:
-            self._verifier = self._start()
-        waiting = [(key, self._verifier.submit_program(*pair)) for key, pair in new.items()]
-        for key, future in tqdm(waiting, desc=title, unit=" programs", leave=False, disable=not sys.stderr.isatty()):
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in store.rows}
+        waiting = [(key, verifier().submit_program(*pair)) for key, pair in new.items()]
+        for key, future in show_progress(waiting, "programs"):
             verdict = future.result()
-            fault = verdict.grader_failure
             detail = replace_half_characters(verdict.detail)
-            self._store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": fault})
-        return [self._store.rows[key] for key in keys]
+            failed = verdict.grader_failure
+            store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": failed})
+        return [store.rows[key] for key in keys]
 
-    def _start(self) -> CodeVerifier:
-        limits = Limits(seconds=self._options.seconds, memory_bytes=self._options.memory_mb << 20)
+    def _start(self, stack: ExitStack) -> CodeVerifier:
+        limits = Limits(seconds=self.seconds, memory_bytes=self.memory_mb << 20)
         try:
-            sandbox = Sandbox(limits, self._options.sandbox_workers or None)
+            sandbox = Sandbox(limits, self.sandbox_workers or None)
         except SandboxUnavailable as error:
             raise SourceError(
                 f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
             ) from error
-        self._stack.callback(sandbox.close)
-        return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self._options.seconds_per_problem)
-
-    def __enter__(self) -> "_Programs":
-        # What the sandbox could not judge is tried again.
-        self._store.keep(lambda row: not row["grader_failure"])
-        self._stack.enter_context(self._store)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        stack.callback(sandbox.close)
+        return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self.seconds_per_problem)

@@ -3,7 +3,7 @@
 
 It reads the rows twice. First :func:`sketch` makes 33 keys of each text, in any process: a digest of its wording, the
 bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
-:class:`TwinFinder` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
+:func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
 are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
 differences removes what is different.
 
@@ -13,7 +13,7 @@ while they are sorted, and the texts of the rows that share keys.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, get_args
@@ -117,40 +117,36 @@ def shared_keys(keys: np.ndarray, bands: int) -> np.ndarray:
     return shared
 
 
-class TwinFinder:
-    """Gets all rows in order and finds, for each, the row before it that it is a twin of.
+def find_twins(
+    rows: Iterable[Compared], keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS
+) -> Iterator[tuple[Compared, str, float] | None]:
+    """Yield for each row its twin among those before it that stay, the most literal level and the similarity, or None.
 
     Args:
+        rows: in order.
         keys: of all rows, [rows, keys].
         settings: what counts as a twin.
         levels: those at which twins count.
     """
-
-    def __init__(self, keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS) -> None:
-        self._rows = iter(enumerate(shared_keys(keys, settings.bands)))
-        self._settings = settings
-        self._levels = levels
-        self._staying: dict[int, list[int]] = {}
-        self._kept: dict[int, Compared] = {}
-
-    def find(self, row: Compared) -> tuple[Compared, str, float] | None:
-        """Return the twin of the next row, the most literal level and the similarity; None if the row stays."""
-        number, keys = next(self._rows)
-        own = [int(key) for key in keys if key]
+    staying: dict[int, list[int]] = {}
+    kept: dict[int, Compared] = {}
+    for number, (row, shared) in enumerate(zip(rows, shared_keys(keys, settings.bands), strict=True)):
+        own = [int(key) for key in shared if key]
         twins = []
-        for other in sorted({other for key in own for other in self._staying.get(key, ())}):
-            twin = twin_level(row, self._kept[other], self._settings, self._levels)
+        for other in sorted({other for key in own for other in staying.get(key, ())}):
+            twin = twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
         if twins:
             other, level, similarity = min(twins, key=lambda hit: (TWIN_LEVELS.index(hit[1]), -hit[2], hit[0]))  # type: ignore[arg-type]
-            return self._kept[other], level, similarity
+            yield kept[other], level, similarity
+            continue
         if own:
-            self._kept[number] = row
+            kept[number] = row
         for key in own:
-            if len(self._staying.setdefault(key, [])) < MOST_COMPARED:
-                self._staying[key].append(number)
-        return None
+            if len(staying.setdefault(key, [])) < MOST_COMPARED:
+                staying[key].append(number)
+        yield None
 
 
 @dataclass(frozen=True)
@@ -185,18 +181,18 @@ class Deduplicate(Stage):
         # All keys come before the first comparison.
         sketched = list(run.workers.map(partial(sketch, settings=settings), problems, training_text))
         keys = [found for _, found in sketched if found is not None]
-        finder = TwinFinder(np.array(keys), settings, self.levels) if keys else None
+        rows = (self._compared(problem) for problem, found in sketched if found is not None)
+        twins = find_twins(rows, np.array(keys), settings, self.levels) if keys else iter(())
         for problem, found in sketched:
-            yield problem, None if finder is None or found is None else self._judge(problem, finder)
+            twin = None if found is None else next(twins)
+            yield problem, None if twin is None else self._removal(problem, *twin)
 
-    def _judge(self, problem: Problem, finder: TwinFinder) -> Result:
+    def _compared(self, problem: Problem) -> Compared:
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
         # A list, for JSON: what tells a problem from all others.
-        name = [problem.data_source, problem.split, problem.index]
-        found = finder.find(Compared(problem.problem, answer, name))
-        if found is None:
-            return None
-        twin, level, similarity = found
+        return Compared(problem.problem, answer, [problem.data_source, problem.split, problem.index])
+
+    def _removal(self, problem: Problem, twin: Compared, level: str, similarity: float) -> Removal:
         shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
         source, _, index = twin.name
         words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"
