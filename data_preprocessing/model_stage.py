@@ -102,9 +102,7 @@ def run_stage(
     Args:
         options: of :func:`stage_parser`.
         work: returns for every row of a chunk the rows that come of it, or why it is removed.
-        title: of the report.
-        rules: why rows are removed, in the order of the report.
-        settings: for the report.
+        title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
         parse: turns what a file has at a number into a row.
         first: a file whose rows go, as they are, before those of the single input; the output has its name.

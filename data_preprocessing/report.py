@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing.stages import Removal
-from prime_ext.utils.report_page import markdown_table
+from prime_ext.utils.report_page import Page
 
 # Of every rule and split.
 MAX_SAMPLES = 5
@@ -79,44 +79,32 @@ class Tally:
         path.write_text("".join(line for lines in self._lines.values() for line in lines), encoding="utf-8")
 
 
-def cell(text: str) -> str:
-    """Return text for one line of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table of our own Markdown and an empty line."""
-    return [markdown_table(header, rows, escape=False), ""]
-
-
 def markdown(report: Mapping[str, Any]) -> str:
     """Return counts by source, what the rules mean, and examples of what was removed."""
     sources = report["sources"]
     used = [name for name in report["rules"] if any(name in found["removed"] for found in sources)]
-    lines = [f"# {report['title']}", ""]
-    lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    page = Page(report["title"])
+    page.text("Rows by source, and how many each rule removed; the first that applies counts.")
     rows = []
     for found in sources:
         counts = [found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]]
         rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
-    lines += table(["split", "data source", "read", *used, "written"], rows)
-    lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
-    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    page.table(["split", "data source", "read", *used, "written"], rows)
+    page.bullets([f"{name}: {meaning}" for name, meaning in report["rules"].items()])
+    page.text("Inputs: " + ", ".join(report["inputs"]) + ".")
     if report.get("notes"):
-        lines += ["## Counted", ""]
-        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
+        page.heading("Counted")
+        page.table(["stage: what", "number"], [[name, f"{n:,}"] for name, n in report["notes"].items()])
     if report.get("compared"):
-        lines += ["## Test problems that were given away", ""]
+        page.heading("Test problems that were given away")
         if report["contamination"]:
             header = ["task", "level", "training rows removed", "test rows that they give away"]
             hits = [list(found.values()) for found in report["contamination"]]
-            lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
-        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
+            page.table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
+        page.bullets(report["compared"])
     for samples in report["samples"]:
-        lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
-        shown = [
-            [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
-            for row in samples["rows"]
-        ]
-        lines += table(["row", "seen", "problem", "answer"], shown)
-    return "\n".join(lines).rstrip() + "\n"
+        page.heading(f"Removed from {samples['split']} by {samples['rule']}")
+        keys = ("evidence", "problem", "answer")
+        shown = [[f"{row['file']} {row['row']}", *(row.get(key, "") for key in keys)] for row in samples["rows"]]
+        page.table(["row", "seen", "problem", "answer"], shown)
+    return page.markdown()
