@@ -7,18 +7,18 @@ The programs are as hostile as any other text of the internet: nothing here look
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
-from tqdm import tqdm
 
 from data_preprocessing.code_sources import CodeProblem
+from data_preprocessing.problems import Problem, batched
 from data_preprocessing.report import replace_half_characters
-from data_preprocessing.stages import Changed, Chunk, Removal, Result, Run, Stage, show_progress
+from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show_progress
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
@@ -30,6 +30,8 @@ FIELDS = ("key", "outcome", "detail", "grader_failure")
 # Options that decide about a verdict.
 LIMITS = ("seconds", "seconds_per_problem", "memory_mb")
 _SHOWN = 120
+# A program and its tests as JSON.
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -52,85 +54,75 @@ class CheckSolutions(Stage):
             **({NONE: "no Python program to try the tests with"} if self.without_solutions == "remove" else {}),
         }
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
-        """Run the programs of a chunk at a time, as many at once as the sandbox has workers."""
-        with _Programs(self, LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)) as programs:
-            for chunk in show_progress(chunks, self.name):
-                yield chunk, self.judge_all(chunk, programs) if isinstance(chunk[0], CodeProblem) else chunk
-
-    def judge_all(self, problems: Sequence[CodeProblem], programs: "_Programs") -> list[Result]:
-        """Judge round by round, by the next program of every problem that has not passed yet."""
-        results: list[Result] = list(problems)
-        found: dict[int, list[Row]] = {}
-        for place, problem in enumerate(problems):
-            if problem.split != "train":
-                continue
-            if problem.programs:
-                found[place] = []
-            elif self.without_solutions == "remove":
-                results[place] = Removal(NONE, "no Python 3 program")
-            else:
-                results[place] = Changed(problem, {"kept without a Python program": 1})
-        for attempt in range(self.most_programs):
-            tried = [place for place in found if attempt < len(problems[place].programs)]
-            pairs = [(problems[place].programs[attempt], problems[place].ground_truth()) for place in tried]
-            for place, verdict in zip(tried, programs.verdicts(pairs, f"program {attempt + 1}"), strict=True):
-                found[place].append(verdict)
-                if verdict["outcome"] == Outcome.CORRECT:
-                    results[place] = Changed(problems[place], {f"passed by program {attempt + 1}": 1})
-                    del found[place]
-        for place, verdicts in found.items():
-            words = "; ".join(f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts)
-            rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
-            of = len(problems[place].programs)
-            results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
-        return results
-
-
-class _Programs:
-    """Runs programs on tests and keeps the verdicts; a context manager. The sandbox starts with the first program."""
-
-    def __init__(self, options: CheckSolutions, store: LineFile) -> None:
-        self._options = options
-        self._store = store
-        self._verifier: CodeVerifier | None = None
-        self._stack = ExitStack()
-
-    def verdicts(self, pairs: Sequence[tuple[str, str]], title: str) -> list[Row]:
-        """Return outcome, detail and grader_failure of each pair of a program and its tests.
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+        """Run the programs of a batch at a time, as many at once as the sandbox has workers.
 
         Raises:
             SourceError: this machine cannot confine programs.
         """
-        limits = {name: value for name, value in asdict(self._options).items() if name in LIMITS}
-        keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
-        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._store.rows}
-        if new and self._verifier is None:
-            self._verifier = self._start()
-        waiting = [(key, self._verifier.submit_program(*pair)) for key, pair in new.items()]
-        for key, future in tqdm(waiting, desc=title, unit=" programs", leave=False, disable=not sys.stderr.isatty()):
-            verdict = future.result()
-            fault = verdict.grader_failure
-            detail = replace_half_characters(verdict.detail)
-            self._store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": fault})
-        return [self._store.rows[key] for key in keys]
+        store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
+        # What the sandbox could not judge is tried again.
+        store.keep(lambda row: not row["grader_failure"])
+        with ExitStack() as stack:
+            stack.enter_context(store)
+            # The sandbox starts with the first program.
+            verifier = cache(partial(self._start, stack))
+            for batch in batched(problems, run.workers.batch_size):
+                yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
 
-    def _start(self) -> CodeVerifier:
-        limits = Limits(seconds=self._options.seconds, memory_bytes=self._options.memory_mb << 20)
+    def judge_all(
+        self, problems: Sequence[Problem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
+    ) -> list[Result]:
+        """Judge round by round, by the next program of every problem that has not passed yet.
+
+        ``verdicts_of`` returns outcome, detail and grader_failure of pairs of a program and its tests.
+        """
+        results: list[Result] = [None] * len(problems)
+        code: dict[int, CodeProblem] = {}
+        for place, problem in enumerate(problems):
+            if not isinstance(problem, CodeProblem) or problem.split != "train":
+                continue
+            if problem.programs:
+                code[place] = problem
+            elif self.without_solutions == "remove":
+                results[place] = Removal(NONE, "no Python 3 program")
+            else:
+                results[place] = Changed(problem, {"kept without a Python program": 1})
+        found: dict[int, list[Row]] = {place: [] for place in code}
+        for attempt in range(self.most_programs):
+            tried = [place for place in found if attempt < len(code[place].programs)]
+            pairs = [(code[place].programs[attempt], code[place].ground_truth()) for place in tried]
+            for place, verdict in zip(tried, verdicts_of(pairs), strict=True):
+                found[place].append(verdict)
+                if verdict["outcome"] == Outcome.CORRECT:
+                    results[place] = Changed(code[place], {f"passed by program {attempt + 1}": 1})
+                    del found[place]
+        for place, verdicts in found.items():
+            words = "; ".join(f"{verdict['outcome']}, {verdict['detail'][:_SHOWN]}" for verdict in verdicts)
+            rule = UNJUDGED if any(verdict["grader_failure"] for verdict in verdicts) else FAILED
+            of = len(code[place].programs)
+            results[place] = Removal(rule, f"{len(verdicts)} of {of} programs tried: {words}")
+        return results
+
+    def _verdicts(self, store: LineFile, verifier: Callable[[], CodeVerifier], pairs: Sequence[Pair]) -> list[Row]:
+        limits = {name: value for name, value in asdict(self).items() if name in LIMITS}
+        keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in store.rows}
+        waiting = [(key, verifier().submit_program(*pair)) for key, pair in new.items()]
+        for key, future in show_progress(waiting, "programs"):
+            verdict = future.result()
+            detail = replace_half_characters(verdict.detail)
+            failed = verdict.grader_failure
+            store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": failed})
+        return [store.rows[key] for key in keys]
+
+    def _start(self, stack: ExitStack) -> CodeVerifier:
+        limits = Limits(seconds=self.seconds, memory_bytes=self.memory_mb << 20)
         try:
-            sandbox = Sandbox(limits, self._options.sandbox_workers or None)
+            sandbox = Sandbox(limits, self.sandbox_workers or None)
         except SandboxUnavailable as error:
             raise SourceError(
                 f"check_solutions: {error}; stages.check_solutions=null leaves the tests unchecked"
             ) from error
-        self._stack.callback(sandbox.close)
-        return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self._options.seconds_per_problem)
-
-    def __enter__(self) -> "_Programs":
-        # What the sandbox could not judge is tried again.
-        self._store.keep(lambda row: not row["grader_failure"])
-        self._stack.enter_context(self._store)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        stack.callback(sandbox.close)
+        return CodeVerifier(sandbox, limits=limits, seconds_per_problem=self.seconds_per_problem)

@@ -118,7 +118,7 @@ class CodeTests(Stage):
             reasons = ", ".join(f"{name} {n}" for name, n in gone.items()) or "there are no others"
             return Removal(NO_TESTS, f"{len(kept)} of {len(problem.inputs)} tests left: {reasons}")
         if not gone:
-            return problem
+            return None
         inputs, outputs = (tuple(texts[number] for number in kept) for texts in (problem.inputs, problem.outputs))
         return Changed(replace(problem, inputs=inputs, outputs=outputs), gone)
 

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
+from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Chunk, Removal, Result, Run, Spool, Stage, show_progress
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, Share, SimilarityIndex
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
@@ -52,33 +54,25 @@ class Decontaminate(Stage):
         levels = "; ".join(f"{level}, {MEANING[level]}" for level in self.levels)
         return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
         """Read all rows for the own test rows, then compare the training rows.
 
         Raises:
             SourceError: a task that was named has no data here.
         """
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
-        spool = Spool(run.folder)
-        for chunk in show_progress(chunks, f"{self.name}: own test rows"):
-            spool.add(chunk)
-            if self.own_splits:
-                tests += [
-                    (f"{own.data_source} {own.split}", own.index, [own.problem])
-                    for own in chunk
-                    if own.split != "train"
-                ]
+        rows = list(problems)
+        if self.own_splits:
+            own = (row for row in rows if row.split != "train")
+            tests += [(f"{row.data_source} {row.split}", row.index, [row.problem]) for row in own]
         counts = Counter(task for task, _, _ in tests)
         compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
         run.compared += [f"compared with {compared}", *missing]
-        # A file, so that every process reads it once.
-        path = run.folder / "test_rows.json"
-        write_json(path, tests)
-        work = partial(_match_all, path, self)
-        texts = ((chunk, [row.problem for row in chunk if row.split == "train"]) for chunk in spool)
-        for chunk, matches in run.workers.map(work, texts):
-            # A chunk has one split: all of it is compared, or nothing.
-            yield chunk, [match or row for match, row in zip(matches, chunk, strict=True)] if matches else chunk
+        with TemporaryDirectory() as folder:
+            # A file, so that every process reads it once.
+            path = Path(folder) / "test_rows.json"
+            write_json(path, tests)
+            yield from run.workers.map(partial(_match, path, self), rows, training_text)
 
     def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
         """Return the rows of the tasks, and lines on those that have no data here."""
@@ -98,11 +92,6 @@ class Decontaminate(Stage):
                 continue
             rows += [(task.name, row, list(task.problem_texts(problem))) for row, problem in problems.items()]
         return rows, missing
-
-
-def _match_all(path: Path, options: Decontaminate, texts: Sequence[str]) -> list[Removal | None]:
-    """Return why each text goes, or None."""
-    return [_match(path, options, text) for text in texts]
 
 
 def _match(path: Path, options: Decontaminate, text: str) -> Removal | None:

@@ -3,7 +3,7 @@
 
 It reads the rows twice. First :func:`sketch` makes 33 keys of each text, in any process: a digest of its wording, the
 bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
-:class:`TwinFinder` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
+:func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
 are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
 differences removes what is different.
 
@@ -13,7 +13,7 @@ while they are sorted, and the texts of the rows that share keys.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, get_args
@@ -25,7 +25,7 @@ from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Chunk, Removal, Result, Run, Spool, Stage, show_progress
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
 from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
 from prime_ext.verifiers.math.normalize import normalize
@@ -117,44 +117,36 @@ def shared_keys(keys: np.ndarray, bands: int) -> np.ndarray:
     return shared
 
 
-class TwinFinder:
-    """Gets all rows in order and finds, for each, the row before it that it is a twin of.
+def find_twins(
+    rows: Iterable[Compared], keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS
+) -> Iterator[tuple[Compared, str, float] | None]:
+    """Yield for each row its twin among those before it that stay, the most literal level and the similarity, or None.
 
     Args:
+        rows: in order.
         keys: of all rows, [rows, keys].
         settings: what counts as a twin.
         levels: those at which twins count.
     """
-
-    def __init__(self, keys: np.ndarray, settings: Settings, levels: Sequence[str] = TWIN_LEVELS) -> None:
-        self._rows = iter(enumerate(shared_keys(keys, settings.bands)))
-        self._settings = settings
-        self._levels = levels
-        self._staying: dict[int, list[int]] = {}
-        self._kept: dict[int, Compared] = {}
-
-    def find(self, row: Compared) -> tuple[Compared, str, float] | None:
-        """Return the twin of the next row, the most literal level and the similarity; None if the row stays."""
-        number, keys = next(self._rows)
-        own = [int(key) for key in keys if key]
+    staying: dict[int, list[int]] = {}
+    kept: dict[int, Compared] = {}
+    for number, (row, shared) in enumerate(zip(rows, shared_keys(keys, settings.bands), strict=True)):
+        own = [int(key) for key in shared if key]
         twins = []
-        for other in sorted({other for key in own for other in self._staying.get(key, ())}):
-            twin = twin_level(row, self._kept[other], self._settings, self._levels)
+        for other in sorted({other for key in own for other in staying.get(key, ())}):
+            twin = twin_level(row, kept[other], settings, levels)
             if twin is not None:
                 twins.append((other, *twin))
         if twins:
             other, level, similarity = min(twins, key=lambda hit: (TWIN_LEVELS.index(hit[1]), -hit[2], hit[0]))  # type: ignore[arg-type]
-            return self._kept[other], level, similarity
+            yield kept[other], level, similarity
+            continue
         if own:
-            self._kept[number] = row
+            kept[number] = row
         for key in own:
-            if len(self._staying.setdefault(key, [])) < MOST_COMPARED:
-                self._staying[key].append(number)
-        return None
-
-
-def _sketch_all(settings: Settings, texts: Sequence[str]) -> np.ndarray:
-    return np.array([sketch(text, settings) for text in texts], dtype=np.uint64)
+            if len(staying.setdefault(key, [])) < MOST_COMPARED:
+                staying[key].append(number)
+        yield None
 
 
 @dataclass(frozen=True)
@@ -182,33 +174,25 @@ class Deduplicate(Stage):
             if level in self.levels
         }
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
         settings = Settings(
             self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
         )
-        spool, keys = Spool(run.folder), []
-        texts = (
-            (chunk, [row.problem for row in chunk if row.split == "train"])
-            for chunk in show_progress(chunks, f"{self.name}: keys")
-        )
-        for chunk, made in run.workers.map(partial(_sketch_all, settings), texts):
-            spool.add(chunk)
-            if len(made):
-                keys.append(made)
-        finder = TwinFinder(np.concatenate(keys), settings, self.levels) if keys else None
-        for chunk in spool:
-            yield chunk, chunk if finder is None else [self._judge(problem, finder) for problem in chunk]
+        # All keys come before the first comparison.
+        sketched = list(run.workers.map(partial(sketch, settings=settings), problems, training_text))
+        keys = [found for _, found in sketched if found is not None]
+        rows = (self._compared(problem) for problem, found in sketched if found is not None)
+        twins = find_twins(rows, np.array(keys), settings, self.levels) if keys else iter(())
+        for problem, found in sketched:
+            twin = None if found is None else next(twins)
+            yield problem, None if twin is None else self._removal(problem, *twin)
 
-    def _judge(self, problem: Problem, finder: TwinFinder) -> Result:
-        if problem.split != "train":
-            return problem
+    def _compared(self, problem: Problem) -> Compared:
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
         # A list, for JSON: what tells a problem from all others.
-        name = [problem.data_source, problem.split, problem.index]
-        found = finder.find(Compared(problem.problem, answer, name))
-        if found is None:
-            return problem
-        twin, level, similarity = found
+        return Compared(problem.problem, answer, [problem.data_source, problem.split, problem.index])
+
+    def _removal(self, problem: Problem, twin: Compared, level: str, similarity: float) -> Removal:
         shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
         source, _, index = twin.name
         words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"

@@ -17,7 +17,7 @@ a file, so that none is asked for twice; the next run asks again for what failed
 import hashlib
 import json
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -126,7 +126,9 @@ class Interviewer:
         return [results[number] for number in range(len(dialogues))]
 
     def _responses(self, asks: Sequence[Ask]) -> list[Response | Unanswered]:
-        requests, keys = {}, []
+        """Ask what the store does not have and the backend takes; the other questions are refused."""
+        requests: dict[str, Request] = {}
+        keys = []
         for ask in asks:
             prompt = tuple(dict(message) for message in ask.prompt)
             seed = ask.seed(self._seed)
@@ -135,42 +137,33 @@ class Interviewer:
             key = hashlib.blake2b(json.dumps(named, sort_keys=True).encode(), digest_size=16).hexdigest()
             keys.append(key)
             requests[key] = Request(key, prompt, self._sampling, seed)
-        known: dict[str, Response | Unanswered] = {
-            key: Response(**self._store.rows[key]) for key in requests if key in self._store.rows
-        }
-        self.found += len(known)
-        known.update(self._generate([request for key, request in requests.items() if key not in known]))
-        return [known[key] for key in keys]
-
-    def _generate(self, requests: Sequence[Request]) -> dict[str, Response | Unanswered]:
-        """Ask what the backend takes; the other questions are refused."""
-        refused = self._refused(requests)
-        taken = [request for request in requests if request.key not in refused]
-        found: dict[str, Response | Unanswered] = {key: Unanswered(why, True) for key, why in refused.items()}
-        found.update({request.key: Unanswered("the backend gave no answer", False) for request in taken})
-        if not taken:
-            return found
-        self.asked += len(taken)
-        watched = sys.stderr.isatty()
-        answers = generate_with_progress(self._backend, taken, "answers") if watched else self._backend.generate(taken)
-        for response in answers:
-            if response.finish == "failed":
-                found[response.key] = Unanswered(response.detail or "no reason given", False)
-            else:
-                kept = replace(response, text=replace_half_characters(response.text), detail="")
-                self._store.append({name: getattr(kept, name) for name in FIELDS})
-                found[response.key] = kept
-        return found
-
-    def _refused(self, requests: Sequence[Request]) -> dict[str, str]:
-        """Return why the backend does not take some of the questions, by key."""
-        refused = {}
-        for request in requests:
+        answers: dict[str, Response | Unanswered] = {}
+        taken = []
+        for key, request in requests.items():
+            if key in self._store.rows:
+                answers[key] = Response(**self._store.rows[key])
+                self.found += 1
+                continue
             try:
                 self._backend.check([request])
             except BackendError as error:
-                refused[request.key] = str(error)
-        if refused and len(refused) == len(requests) and not self.asked and not self.found:
-            first = next(iter(refused.values()))
-            raise SourceError(f"the model takes none of {len(requests)} questions: {first}")
-        return refused
+                answers[key] = Unanswered(str(error), refused=True)
+            else:
+                answers[key] = Unanswered("the backend gave no answer", refused=False)
+                taken.append(request)
+        if answers and not (taken or self.asked or self.found):
+            first: Any = next(iter(answers.values()))
+            raise SourceError(f"the model takes none of {len(answers)} questions: {first.detail}")
+        self.asked += len(taken)
+        said: Iterable[Response] = ()
+        if taken:
+            watched = sys.stderr.isatty()
+            said = generate_with_progress(self._backend, taken, "answers") if watched else self._backend.generate(taken)
+        for response in said:
+            if response.finish == "failed":
+                answers[response.key] = Unanswered(response.detail or "no reason given", refused=False)
+            else:
+                kept = replace(response, text=replace_half_characters(response.text), detail="")
+                self._store.append({name: getattr(kept, name) for name in FIELDS})
+                answers[response.key] = kept
+        return [answers[key] for key in keys]

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data_preprocessing.command import Made, build_parser, check_positive, finish, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import batched, parse_rows
 from data_preprocessing.report import BAD, Tally, markdown
 from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import row_faults, schema_faults, unify
+from data_preprocessing.validate import read_parquet_schema, row_faults, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
@@ -55,15 +54,8 @@ def read_schema(path: Path) -> pa.Schema:
     Raises:
         SourceError: the file cannot be read, or its rows have no common schema.
     """
-    if path.suffix == ".parquet" and path.is_file():
-        try:
-            schema = pq.read_schema(path).remove_metadata()
-        except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-        faults = schema_faults(schema)
-        if faults:
-            raise SourceError(f"{path}: {'; '.join(faults)}")
-        return schema
+    if path.suffix == ".parquet":
+        return read_parquet_schema(path)
     schemas: list[pa.Schema] = []
     rows = (row for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
     try:
@@ -110,9 +102,7 @@ def run_stage(
     Args:
         options: of :func:`stage_parser`.
         work: returns for every row of a chunk the rows that come of it, or why it is removed.
-        title: of the report.
-        rules: why rows are removed, in the order of the report.
-        settings: for the report.
+        title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
         parse: turns what a file has at a number into a row.
         first: a file whose rows go, as they are, before those of the single input; the output has its name.
@@ -122,18 +112,19 @@ def run_stage(
     before = [] if first is None else [first]
     written = {}
     with unfinished(options.output_dir) as hidden:
-        with Tally(hidden, [title]) as tally:
-            for path in options.input:
-                output_schema = unify([schema(one) for one in (*before, path)])
-                with RowWriter(hidden / outputs[path].name, output_schema) as writer:
-                    for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
-                        if isinstance(row, BadRow):
-                            raise SourceError(f"{first} row {number}: {row}")
+        tally = Tally([title])
+        for path in options.input:
+            output_schema = unify([schema(one) for one in (*before, path)])
+            with RowWriter(hidden / outputs[path].name, output_schema) as writer:
+                for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
+                    if isinstance(row, BadRow):
+                        raise SourceError(f"{first} row {number}: {row}")
+                    writer.write(row)
+                for chunk in batched(show_progress(parse_rows(path, parse), title), chunk_rows):
+                    for row in _work_on_chunk(work, options.strict, path, chunk, tally, title):
                         writer.write(row)
-                    for chunk in show_progress(batched(parse_rows(path, parse), chunk_rows), title):
-                        for row in _work_on_chunk(work, options.strict, path, chunk, tally, title):
-                            writer.write(row)
-                written[outputs[path].name] = writer.rows
+            written[outputs[path].name] = writer.rows
+        tally.write_removed(hidden / "removed.jsonl")
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
         report = {
             "title": title,

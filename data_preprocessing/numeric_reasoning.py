@@ -18,7 +18,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,6 @@ class Place:
     problem: Problem
 
 
-@dataclass
-class Counts:
-    """What became of the rows of each task; ``bad`` by reason."""
-
-    read: Counter[str] = field(default_factory=Counter)
-    bad: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    merged: Counter[str] = field(default_factory=Counter)
-    contradictory: Counter[str] = field(default_factory=Counter)
-
-
 def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
     """Return the files of a task by split: those of --input, else those below --data-dir, else the hub's."""
     source = task.source
@@ -84,8 +74,8 @@ def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
     return {split: hub_file(source.hub, name, source.revision or None) for split, (name,) in source.files.items()}
 
 
-def read_places(task: Task, files: Mapping[str, Path], counts: Counts, strict: bool) -> Iterator[Place]:
-    """Yield the rows of a task that fit it; print and count the others.
+def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any], strict: bool) -> Iterator[Place]:
+    """Yield the rows of a task that fit it; print and count the others in its part of the report.
 
     Raises:
         SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
@@ -97,21 +87,21 @@ def read_places(task: Task, files: Mapping[str, Path], counts: Counts, strict: b
         for number, found in rows:
             if found is None:
                 continue
-            counts.read[task.name] += 1
+            counts["read"] += 1
             if isinstance(found, BadRow):
                 if strict:
                     raise SourceError(f"{path} row {number}: {found}")
                 print(f"{path} row {number}: {found}", file=sys.stderr)
-                counts.bad[task.name][str(found)] += 1
+                counts["bad"][str(found)] += 1
                 continue
             good += 1
             yield Place(task, split, path, number, found)
         if good == 0:
-            reasons = "; ".join(counts.bad[task.name]) or "it has no rows"
+            reasons = "; ".join(counts["bad"]) or "it has no rows"
             raise SourceError(f"{path}: nothing to use for {task.name}: {reasons[:300]}")
 
 
-def drop_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
+def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
     """Return every problem once, white space aside, without those that have several answers.
 
     Of a problem that is in several official splits, the copy in the test data stays.
@@ -122,11 +112,11 @@ def drop_duplicates(places: Sequence[Place], counts: Counts) -> list[Place]:
         copies[key].append(number)
     kept = []
     for numbers in copies.values():
-        name = places[numbers[0]].task.name
+        counts = tasks[places[numbers[0]].task.name]
         if len({places[number].problem.gold for number in numbers}) > 1:
-            counts.contradictory[name] += len(numbers)
+            counts["contradictory_dropped"] += len(numbers)
         else:
-            counts.merged[name] += len(numbers) - 1
+            counts["duplicates_merged"] += len(numbers) - 1
             kept.append(max(numbers, key=lambda number: (SPLITS.index(places[number].split), -number)))
     return [places[number] for number in sorted(kept)]
 
@@ -140,35 +130,6 @@ def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
     if place.split == "all":
         raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
     return place.split
-
-
-def describe(
-    tasks: Sequence[Task], rows: Sequence[tuple[Place, str, str]], counts: Counts, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the report; ``rows`` are places, groups and outputs. ``written`` has labels by output."""
-    written: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    sides: dict[str, set[str]] = defaultdict(set)
-    for place, group, output in rows:
-        written[place.task.name][output][place.task.label(place.problem.gold)] += 1
-        sides[group].add(output)
-    chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
-    return {
-        "options": {name: getattr(options, name) for name in chosen},
-        "tasks": {
-            task.name: {
-                "published": sum(task.source.rows.values()) or None,
-                "read": counts.read[task.name],
-                "bad": dict(counts.bad[task.name].most_common()),
-                "duplicates_merged": counts.merged[task.name],
-                "contradictory_dropped": counts.contradictory[task.name],
-                "written": written[task.name],
-            }
-            for task in tasks
-        },
-        "groups": len(sides),
-        "largest_group": max(Counter(group for _, group, _ in rows).values()),
-        "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
-    }
 
 
 def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,17 +158,40 @@ def run(options: argparse.Namespace) -> Made:
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
     check_names(options.input, options.tasks, "--tasks")
-    counts = Counts()
-    places = [
-        place for task in tasks for place in read_places(task, source_files(task, options), counts, options.strict)
-    ]
+    counts: dict[str, dict[str, Any]] = {
+        task.name: {
+            "published": sum(task.source.rows.values()) or None,
+            "read": 0,
+            "bad": Counter(),
+            "duplicates_merged": 0,
+            "contradictory_dropped": 0,
+            "written": defaultdict(Counter),
+        }
+        for task in tasks
+    }
+    places = []
+    for task in tasks:
+        places += read_places(task, source_files(task, options), counts[task.name], options.strict)
     if options.duplicates == "merge":
         places = drop_duplicates(places, counts)
     if not places:
         raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
     rows = [(place, group, choose_output(place, group, options)) for place, group in zip(places, groups, strict=True)]
-    report = describe(tasks, rows, counts, options)
+    sides: dict[str, set[str]] = defaultdict(set)
+    for place, group, output in rows:
+        counts[place.task.name]["written"][output][place.task.label(place.problem.gold)] += 1
+        sides[group].add(output)
+    for found in counts.values():
+        found["bad"] = dict(found["bad"].most_common())
+    chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
+    report = {
+        "options": {name: getattr(options, name) for name in chosen},
+        "tasks": counts,
+        "groups": len(sides),
+        "largest_group": max(Counter(groups).values()),
+        "groups_on_several_sides": sum(len(found) > 1 for found in sides.values()),
+    }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
     with unfinished(options.output_dir) as hidden, ExitStack() as stack:

@@ -23,8 +23,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -43,9 +43,9 @@ from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.problems import Problem, RawChunk, Source, SplitRows, find_splits, read_chunks
+from data_preprocessing.problems import Problem, Raw, Source, SplitRows, find_splits, numbered_rows
 from data_preprocessing.report import BAD, Tally, markdown
-from data_preprocessing.stages import LISTED, Changed, Chunk, Removal, Run, Stage, Workers, show_progress
+from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, Workers, show_progress
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
@@ -76,14 +76,6 @@ class SourceSettings:
 
 
 @dataclass(frozen=True)
-class ValidateSettings:
-    """The validator's tokenizer, and the tokens that a prompt may have."""
-
-    tokenizer: str
-    max_prompt_length: PositiveInt | None = None
-
-
-@dataclass(frozen=True)
 class PipelineSettings:
     """What a pipeline does.
 
@@ -96,7 +88,6 @@ class PipelineSettings:
     data_dir: Path | None = None
     system_prompt: str = "none"
     chunk_rows: PositiveInt = 5_000
-    validate: ValidateSettings | None = None
 
 
 # Keys that name something: their values may be null, which leaves it out.
@@ -153,23 +144,27 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
     with unfinished(folder) as hidden:
+        tally = Tally([READING, *settings.stages])
         with ExitStack() as stack:
-            tally = stack.enter_context(Tally(hidden, [READING, *settings.stages]))
-            temporary = stack.enter_context(TemporaryDirectory(dir=hidden))
-            state = Run(stack.enter_context(Workers(workers)), Path(temporary), folder, settings.data_dir)
-            chunks = read_problems(inputs, settings.chunk_rows, tally, state, strict)
+            pool = stack.enter_context(Workers(workers, settings.chunk_rows))
+            state = Run(pool, folder, settings.data_dir)
+            problems = read_problems(inputs, tally, pool, strict)
             for stage in settings.stages.values():
-                chunks = apply_stage(stage, chunks, tally, state)
+                problems = apply_stage(stage, problems, tally, state)
             if MathRules.name in settings.stages:
                 choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
                 tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(problem.rl_row(system)) + "\n")
             writers: dict[str, pq.ParquetWriter] = {}
-            for chunk in show_progress(chunks, "writing"):
-                split = chunk[0].split
+            # What is left of consecutive rows of a source becomes one row group.
+            groups = groupby(
+                show_progress(problems, "rows"), lambda row: (row.file, row.split, row.index // settings.chunk_rows)
+            )
+            for (_, split, _), group in groups:
                 if split not in writers:
                     writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
-                rows = [problem.rl_row(system) for problem in chunk]
+                rows = [problem.rl_row(system) for problem in group]
                 writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
+        tally.write_removed(hidden / "removed.jsonl")
         report = _report(settings, bool(system), inputs, state, tally)
         if not writers:
             raise SourceError(_nothing(report))
@@ -180,55 +175,44 @@ def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: b
     return report, [folder / f"{split}.parquet" for split in splits]
 
 
-def read_problems(inputs: Sequence[SplitRows], size: int, tally: Tally, state: Run, strict: bool) -> Iterator[Chunk]:
-    """Yield the problems of all inputs, chunk by chunk; bad rows are counted, or with ``strict`` a SourceError."""
-    raw = ((chunk, chunk) for chunk in read_chunks(inputs, size))
-    for chunk, found in state.workers.map(parse_chunk, raw):
-        problems = []
-        for (number, row), problem in zip(chunk.rows, found, strict=True):
-            if isinstance(problem, BadRow):
-                if strict:
-                    raise SourceError(f"{chunk.file} row {number}: {problem}")
-                tally.read[chunk.split, chunk.source] += 1
-                shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
-                removal = Removal(BAD, str(problem))
-                tally.remove(READING, removal, chunk.split, chunk.source, chunk.file, number, shown)
-            else:
-                tally.read[chunk.split, problem.data_source] += 1
-                problems.append(problem)
-        if problems:
-            yield problems
+def read_problems(inputs: Sequence[SplitRows], tally: Tally, workers: Workers, strict: bool) -> Iterator[Problem]:
+    """Yield the problems of all inputs; bad rows are counted, or with ``strict`` a SourceError."""
+    for (given, _, number, row), problem in workers.map(parse_row, numbered_rows(inputs)):
+        if isinstance(problem, BadRow):
+            if strict:
+                raise SourceError(f"{given.name} row {number}: {problem}")
+            tally.read[given.split, given.source.name] += 1
+            shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
+            removal = Removal(BAD, str(problem))
+            tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
+        else:
+            tally.read[given.split, problem.data_source] += 1
+            yield problem
 
 
-def parse_chunk(chunk: RawChunk) -> list[Problem | BadRow]:
-    """Turn rows into problems, or into the reason why they are none."""
-    source, found = SOURCES[chunk.source], []
-    for offset, (number, row) in enumerate(chunk.rows):
-        try:
-            found.append(source.problem(row, chunk.split, chunk.first + offset, file=chunk.file, row=number))
-        except (BadRow, RowError) as error:
-            found.append(BadRow(str(error)))
-    return found
+def parse_row(numbered: tuple[SplitRows, int, int, Raw]) -> Problem | BadRow:
+    """Turn a row into a problem, or into the reason why it is none."""
+    given, index, number, row = numbered
+    try:
+        return given.source.problem(row, given.split, index, file=given.name, row=number)
+    except (BadRow, RowError) as error:
+        return BadRow(str(error))
 
 
-def apply_stage(stage: Stage, chunks: Iterator[Chunk], tally: Tally, state: Run) -> Iterator[Chunk]:
-    """Yield what a stage leaves of each chunk; count the rest."""
-    for chunk, results in stage.run(chunks, state):
-        left = []
-        for problem, result in zip(chunk, results, strict=True):
-            if isinstance(result, Removal):
-                shown = {"problem": problem.problem, "answer": problem.gist()}
-                place = problem.split, problem.data_source, problem.file, problem.row
-                tally.remove(stage.name, result, *place, shown)
-                if result.rule in tally.put_aside:
-                    tally.put_aside[result.rule](problem)
-                continue
-            if isinstance(result, Changed):
-                tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
-                result = result.problem
-            left.append(result)
-        if left:
-            yield left
+def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: Run) -> Iterator[Problem]:
+    """Yield what a stage leaves; count the rest."""
+    for problem, result in stage.run(problems, state):
+        if isinstance(result, Removal):
+            shown = {"problem": problem.problem, "answer": problem.gist()}
+            place = problem.split, problem.data_source, problem.file, problem.row
+            tally.remove(stage.name, result, *place, shown)
+            if result.rule in tally.put_aside:
+                tally.put_aside[result.rule](problem)
+        elif isinstance(result, Changed):
+            tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
+            yield result.problem
+        else:
+            yield problem
 
 
 def _report(
@@ -295,18 +279,13 @@ def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path
 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_intermixed_args(words)
-    checks: list[str] = []
 
     def made() -> Made:
         check_positive(options, "workers")
         settings = with_files(load_settings(options.settings, options.overrides), options.input)
-        if settings.validate is not None:
-            checks.extend(["--tokenizer", settings.validate.tokenizer])
-            limit = settings.validate.max_prompt_length
-            checks.extend(["--max-prompt-length", str(limit)] if limit else [])
         return run(settings, options.output_dir, workers=options.workers, strict=options.strict)
 
-    return finish("pipeline", made, lambda _, paths: validate.main([*map(str, paths), *checks]))
+    return finish("pipeline", made, lambda _, paths: validate.main(list(map(str, paths))))
 
 
 if __name__ == "__main__":

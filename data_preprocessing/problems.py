@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits, its rows in chunks."""
+"""Problems of all kinds, and their sources: a set on the hub or in local files, its splits and rows."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,19 +150,10 @@ def find_splits(
     return [given for given in found if not splits or given.split in splits]
 
 
-@dataclass(frozen=True)
-class RawChunk:
-    """Consecutive rows of a split with their numbers in ``file``; ``first`` is the index of the first in the split."""
+def numbered_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
+    """Yield split, index in it from 0, number in the file and content of all rows.
 
-    source: str
-    split: str
-    file: str
-    first: int
-    rows: Sequence[tuple[int, Raw]]
-
-
-def read_chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[RawChunk]:
-    """Yield all rows, ``size`` at a time; a row whose id repeats an earlier one of its source becomes a bad row.
+    A row whose id repeats an earlier one of its source becomes a bad row.
 
     Raises:
         SourceError: an input cannot be read or has no rows.
@@ -170,11 +161,10 @@ def read_chunks(inputs: Sequence[SplitRows], size: int) -> Iterator[RawChunk]:
     # Hashes, not texts: memory stays low on a million rows.
     ids: set[bytes] = set()
     for given in inputs:
-        first = 0
-        for rows in batched(((number, _reject_repeated(given.source, row, ids)) for number, row in given.rows()), size):
-            yield RawChunk(given.source.name, given.split, given.name, first, rows)
-            first += len(rows)
-        if first == 0:
+        index = -1
+        for index, (number, row) in enumerate(given.rows()):
+            yield given, index, number, _reject_repeated(given.source, row, ids)
+        if index < 0:
             raise SourceError(f"{given.path or given.name} has no rows")
 
 

@@ -2,14 +2,13 @@
 """What became of rows: counts by source and rule, samples, and the report of them in Markdown."""
 
 import json
-import shutil
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_preprocessing.stages import Removal
+from prime_ext.utils.report_page import Page
 
 # Of every rule and split.
 MAX_SAMPLES = 5
@@ -23,10 +22,9 @@ def replace_half_characters(text: str) -> str:
 
 
 class Tally:
-    """Counts rows by ``(split, data_source)`` and rule, keeps samples and writes ``removed.jsonl``; a context manager.
+    """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of ``removed.jsonl``.
 
     Args:
-        folder: gets ``removed.jsonl`` at the end.
         parts: what removes rows, in the order of the lines in that file.
 
     Attributes:
@@ -36,16 +34,15 @@ class Tally:
         put_aside: functions that get the problems that a rule removes, by rule.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[str]) -> None:
         self.read: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[str] = Counter()
         self.given_away: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.put_aside: dict[str, Callable[[Any], object]] = {}
         self._removed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._samples: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        self._folder = folder
-        # A part may run ahead of the next one; a file for each makes the order of the lines certain.
-        self._files = {part: tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8") for part in parts}
+        # A part may run ahead of the next one.
+        self._lines: dict[str, list[str]] = {part: [] for part in parts}
 
     def remove(
         self, part: str, removal: Removal, split: str, source: str, file: str, row: int, shown: Mapping[str, str]
@@ -61,7 +58,7 @@ class Tally:
             texts = {key: replace_half_characters(text[:MAX_SHOWN]) for key, text in shown.items()}
             samples.append({**place, **texts, **details})
         line = {"split": split, "data_source": source, "rule": rule, **place}
-        self._files[part].write(json.dumps(line | ({"details": details} if details else {})) + "\n")
+        self._lines[part].append(json.dumps(line | ({"details": details} if details else {})) + "\n")
 
     def describe(self, rules: Mapping[str, str]) -> dict[str, Any]:
         """Return counts and samples as JSON, with the rules in this order."""
@@ -77,57 +74,37 @@ class Tally:
         samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
         return {"rules": dict(rules), "sources": sources, "samples": samples}
 
-    def __enter__(self) -> "Tally":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            with (self._folder / "removed.jsonl").open("w", encoding="utf-8") as removed:
-                for file in self._files.values():
-                    file.seek(0)
-                    shutil.copyfileobj(file, removed)
-        for file in self._files.values():
-            file.close()
-
-
-def cell(text: str) -> str:
-    """Return text for one line of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("$", "\\$")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a table and an empty one."""
-    return [f"| {' | '.join(map(str, row))} |" for row in (header, ["---"] * len(header), *rows)] + [""]
+    def write_removed(self, path: Path) -> None:
+        """Write a JSON line for every removed row."""
+        path.write_text("".join(line for lines in self._lines.values() for line in lines), encoding="utf-8")
 
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Return counts by source, what the rules mean, and examples of what was removed."""
     sources = report["sources"]
     used = [name for name in report["rules"] if any(name in found["removed"] for found in sources)]
-    lines = [f"# {report['title']}", ""]
-    lines += ["Rows by source, and how many each rule removed; the first that applies counts.", ""]
+    page = Page(report["title"])
+    page.text("Rows by source, and how many each rule removed; the first that applies counts.")
     rows = []
     for found in sources:
         counts = [found["read"], *(found["removed"].get(name, 0) for name in used), found["written"]]
         rows.append([found["split"], found["data_source"], *(f"{n:,}" for n in counts)])
-    lines += table(["split", "data source", "read", *used, "written"], rows)
-    lines += [f"- `{name}`: {meaning}" for name, meaning in report["rules"].items()]
-    lines += ["", "Inputs: " + ", ".join(report["inputs"]) + ".", ""]
+    page.table(["split", "data source", "read", *used, "written"], rows)
+    page.bullets([f"{name}: {meaning}" for name, meaning in report["rules"].items()])
+    page.text("Inputs: " + ", ".join(report["inputs"]) + ".")
     if report.get("notes"):
-        lines += ["## Counted", ""]
-        lines += table(["stage: what", "number"], [[cell(name), f"{n:,}"] for name, n in report["notes"].items()])
+        page.heading("Counted")
+        page.table(["stage: what", "number"], [[name, f"{n:,}"] for name, n in report["notes"].items()])
     if report.get("compared"):
-        lines += ["## Test problems that were given away", ""]
+        page.heading("Test problems that were given away")
         if report["contamination"]:
             header = ["task", "level", "training rows removed", "test rows that they give away"]
             hits = [list(found.values()) for found in report["contamination"]]
-            lines += table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
-        lines += [*(f"- {cell(line)}" for line in report["compared"]), ""]
+            page.table(header, [[task, level, f"{train:,}", f"{test:,}"] for task, level, train, test in hits])
+        page.bullets(report["compared"])
     for samples in report["samples"]:
-        lines += [f"## Removed from {samples['split']} by {samples['rule']}", ""]
-        shown = [
-            [f"{row['file']} {row['row']}", *(cell(row.get(key, "")) for key in ("evidence", "problem", "answer"))]
-            for row in samples["rows"]
-        ]
-        lines += table(["row", "seen", "problem", "answer"], shown)
-    return "\n".join(lines).rstrip() + "\n"
+        page.heading(f"Removed from {samples['split']} by {samples['rule']}")
+        keys = ("evidence", "problem", "answer")
+        shown = [[f"{row['file']} {row['row']}", *(row.get(key, "") for key in keys)] for row in samples["rows"]]
+        page.table(["row", "seen", "problem", "answer"], shown)
+    return page.markdown()

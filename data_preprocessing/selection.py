@@ -25,47 +25,33 @@ RULES = {
     "no_votes": "no model has voted",
     "unsolvable": "too few solutions end in an answer",
     "disagreement": "too few solutions give the same answer",
-    "mismatch": "the answer that most solutions give is not the reference, or too few solutions give the reference",
+    "mismatch": "the answer that most solutions give is not the reference",
 }
 
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """What a problem needs to stay: shares of a model's solutions, for ``all`` or ``any`` of the models that voted.
+    """What a problem needs to stay: shares of the solutions of each model that voted."""
 
-    ``solvable_by`` ``model``: the judges say so; ``agreement``: solutions that agree are proof enough. ``min_match`` is
-    in addition to the most frequent answer being the reference.
-    """
-
-    solvable_by: str = "model"
     min_solvable: float = 0.6
     min_agreement: float = 0.6
-    min_match: float = 0.0
-    models: str = "all"
 
 
 def find_reason(votes: Sequence[Votes], rule: SelectionRule) -> Removal | None:
-    """Return why a problem goes, by one of :data:`RULES`; None if it stays.
-
-    With ``models="any"`` the reason is that of the model under which the problem comes furthest.
-    """
+    """Return why a problem goes, by one of :data:`RULES`; None if it stays."""
     if not votes:
         return Removal("no_votes", "")
-    order = list(RULES)
     reasons = [reason for one in votes if (reason := _reason_of_model(one, rule)) is not None]
-    reasons.sort(key=lambda reason: order.index(reason.rule))
-    if not reasons or (rule.models == "any" and len(reasons) < len(votes)):
-        return None
-    return reasons[-1 if rule.models == "any" else 0]
+    return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
 
 def _reason_of_model(votes: Votes, rule: SelectionRule) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
-    if rule.solvable_by == "model" and _falls_short(votes.solvable, rule.min_solvable, votes):
+    if _falls_short(votes.solvable, rule.min_solvable, votes):
         return Removal("unsolvable", f"{votes.solvable} {of} end in an answer")
     if votes.answer is None or _falls_short(votes.agreeing, rule.min_agreement, votes):
         return Removal("disagreement", f"{votes.agreeing} {of} give {votes.answer}")
-    if not votes.answer_matches or _falls_short(votes.matching, rule.min_match, votes):
+    if not votes.answer_matches:
         return Removal("mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference")
     return None
 
@@ -88,7 +74,7 @@ def select(row: Row, rule: SelectionRule) -> Outcome:
 
 def run(options: argparse.Namespace) -> Made:
     """Select and write. Returns the report and the parquet files."""
-    rule = SelectionRule(**{name: getattr(options, name) for name in asdict(SelectionRule())})
+    rule = SelectionRule(options.min_solvable, options.min_agreement)
 
     def work(rows: Sequence[Row]) -> list[Outcome]:
         return [select(row, rule) for row in rows]
@@ -104,14 +90,9 @@ def _share(word: str) -> float:
 
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
-    top.set_defaults(**asdict(SelectionRule()))
-    about = "model: the judges say that it can be solved (default); agreement: solutions that agree are enough"
-    top.add_argument("--solvable-by", choices=("model", "agreement"), help=about)
-    for name, what in (("solvable", "end in an answer"), ("agreement", "agree"), ("match", "give the reference")):
-        about = f"share of a model's solutions that must {what} (default: %(default)s)"
-        top.add_argument(f"--min-{name}", type=_share, help=about)
-    about = "which of the models that voted must find so (default: all)"
-    top.add_argument("--models", choices=("all", "any"), help=about)
+    for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
+        default, about = getattr(SelectionRule, f"min_{name}"), f"share of a model's solutions that must {what}"
+        top.add_argument(f"--min-{name}", type=_share, default=default, help=f"{about} (default: %(default)s)")
     return run_command(top, run, words)
 
 

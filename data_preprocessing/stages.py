@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of the pipeline is, and how it runs over chunks of problems in bounded memory.
+"""What a stage of the pipeline is, and the processes that it uses.
 
 A stage is a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults. Its
-:meth:`Stage.run` gets the chunks that the stage before it leaves (a chunk has one source and one split) and yields each
-with a result for every problem: the problem, :class:`Changed` or :class:`Removal`.
+:meth:`Stage.run` gets the problems that the stage before it leaves and yields each with a result: :class:`Removal`,
+:class:`Changed`, or None where nothing changes.
 """
 
-import pickle
 import re
 import signal
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,17 +22,14 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BeforeValidator
 from tqdm import tqdm
 
-from data_preprocessing.problems import Problem
+from data_preprocessing.problems import Problem, batched
 from prime_ext.utils.rows import SourceError
 
 # Of options that are lists: one text stands for a list of one.
 LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 # Characters shown on each side of what a rule sees.
 AROUND = 30
-Chunk = list[Any]
-Kept = TypeVar("Kept")
-Sent = TypeVar("Sent")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -55,44 +49,55 @@ class Changed:
     notes: Mapping[str, int]
 
 
-Result = Any  # a problem, Changed or Removal
+Result = Removal | Changed | None
 
 
 # ---- running ----
 
 
-class Workers:
-    """Processes that work on chunks, a context manager; with one, the calling process does the work."""
+def _work_on_batch(work: Callable[[Any], Any], batch: Sequence[Any]) -> list[Any]:
+    return [None if sent is None else work(sent) for sent in batch]
 
-    def __init__(self, n_processes: int) -> None:
+
+class Workers:
+    """Processes that work on batches of items, a context manager; with one, the calling process does the work."""
+
+    def __init__(self, n_processes: int, batch_size: int) -> None:
+        self.batch_size = batch_size
         self._n = n_processes
         self._pool: ProcessPoolExecutor | None = None
 
-    def map(self, work: Callable[[Sent], Made], items: Iterator[tuple[Kept, Sent]]) -> Iterator[tuple[Kept, Made]]:
-        """Yield the first of each pair and what the work makes of the second, in order; few pairs are in memory.
+    def map(
+        self, work: Callable[[Any], Any], items: Iterable[Item], sent: Callable[[Item], Any] = lambda item: item
+    ) -> Iterator[tuple[Item, Any]]:
+        """Yield every item with ``work(sent(item))``, or None where ``sent`` is None, in order.
+
+        Few batches are in memory.
 
         Raises:
             SourceError: a process was killed.
         """
-        first = list(islice(items, 2))
-        items = chain(first, items)
+        batches = batched(items, self.batch_size)
+        first = list(islice(batches, 2))
+        batches = chain(first, batches)
         # A process costs seconds of imports.
         if self._n == 1 or len(first) < 2:
-            yield from ((kept, work(sent)) for kept, sent in items)
+            for batch in batches:
+                yield from zip(batch, _work_on_batch(work, list(map(sent, batch))), strict=True)
             return
         if self._pool is None:
             # Not forked: a library's threads in this process would be lost. Ctrl-C is for this process.
             ignore = (signal.SIGINT, signal.SIG_IGN)
             self._pool = ProcessPoolExecutor(self._n, get_context("spawn"), initializer=signal.signal, initargs=ignore)
-        waiting: deque[tuple[Kept, Any]] = deque()
+        waiting: deque[tuple[list[Item], Any]] = deque()
         try:
-            for kept, sent in items:
-                waiting.append((kept, self._pool.submit(work, sent)))
+            for batch in batches:
+                waiting.append((batch, self._pool.submit(_work_on_batch, work, list(map(sent, batch)))))
                 if len(waiting) > self._n:
-                    kept, future = waiting.popleft()
-                    yield kept, future.result()
-            for kept, future in waiting:
-                yield kept, future.result()
+                    finished, future = waiting.popleft()
+                    yield from zip(finished, future.result(), strict=True)
+            for finished, future in waiting:
+                yield from zip(finished, future.result(), strict=True)
         except BrokenProcessPool as error:
             raise SourceError("a worker process was killed, perhaps for its memory; try fewer --workers") from error
 
@@ -104,44 +109,27 @@ class Workers:
             self._pool.shutdown(cancel_futures=True)
 
 
-class Spool:
-    """Chunks on the disk, for stages that need all rows before the first result."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)
-
-    def add(self, chunk: Chunk) -> None:
-        pickle.dump(chunk, self._file)
-
-    def __iter__(self) -> Iterator[Chunk]:
-        self._file.seek(0)
-        while True:
-            try:
-                yield pickle.load(self._file)
-            except EOFError:
-                return
-
-
 @dataclass
 class Run:
-    """What stages share: processes, a folder that goes at the end, that of the output, and that of local data.
+    """What stages share: processes, the folder of the output, and that of local data.
 
     ``compared`` takes lines for the report on what the rows were compared with.
     """
 
     workers: Workers
-    folder: Path
     output: Path
     data_dir: Path | None = None
     compared: list[str] = field(default_factory=list)
 
 
-def show_progress(chunks: Iterable[Chunk], title: str) -> Iterator[Chunk]:
-    """Yield the chunks and show how many rows have passed."""
-    with tqdm(desc=title, unit=" rows", disable=not sys.stderr.isatty()) as bar:
-        for chunk in chunks:
-            yield chunk
-            bar.update(len(chunk))
+def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
+    """Return the rows with a bar of how many have passed."""
+    return tqdm(rows, desc=title, unit=" rows", disable=not sys.stderr.isatty())  # type: ignore[no-any-return]
+
+
+def training_text(problem: Problem) -> str | None:
+    """Return the text of a problem of the training split, the only ones that are compared."""
+    return problem.problem if problem.split == "train" else None
 
 
 class Stage:
@@ -165,13 +153,9 @@ class Stage:
         """Return what becomes of a problem."""
         raise NotImplementedError
 
-    def run(self, chunks: Iterator[Chunk], run: Run) -> Iterator[tuple[Chunk, Sequence[Result]]]:
-        """Yield every chunk with a result for each of its problems, in order."""
-        yield from run.workers.map(partial(_judge_chunk, self), ((chunk, chunk) for chunk in chunks))
-
-
-def _judge_chunk(stage: Stage, chunk: Chunk) -> list[Result]:
-    return [stage.judge(problem) for problem in chunk] if isinstance(chunk[0], stage.of) else chunk
+    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+        """Yield every problem with its result, in order."""
+        return run.workers.map(self.judge, problems, lambda problem: problem if isinstance(problem, self.of) else None)
 
 
 # ---- rules ----
@@ -219,7 +203,7 @@ class RuleStage(Stage):
 
     def judge(self, problem: Any) -> Result:
         names = (*self.rules, *self.always) if problem.split == "train" else self.always
-        return apply_rules(self.table, names, problem, self.text(problem.problem)) or problem
+        return apply_rules(self.table, names, problem, self.text(problem.problem))
 
     def text(self, problem: str) -> str:
         """Return the text that the rules look at."""

@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,18 +27,19 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
-from tqdm import tqdm
 
 from data_preprocessing.command import build_parser, run_program
 from data_preprocessing.grading import Judges
-from data_preprocessing.report import table
+from data_preprocessing.problems import batched
+from data_preprocessing.stages import show_progress
 from prime_ext.tasks.cells import held, is_whole
 from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.report_page import markdown_table
+from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source
 
-# Tests of programs are large.
+# Rows that are tokenized together; tests of programs are large.
 BATCH = 256
 # Eurus-2-RL-Data has this split and index 0 in all rows: they name nothing.
 NO_SPLIT = "dummy"
@@ -87,16 +88,23 @@ class RLRow(BaseModel):
 COLUMNS = tuple(RLRow.model_fields)
 
 
-def schema_faults(schema: pa.Schema) -> list[str]:
-    """Return what is wrong with the columns of a file."""
-    missing = [f"no column {name}" for name in COLUMNS if name not in schema.names]
-    if missing:
-        return missing
+def read_parquet_schema(path: Path) -> pa.Schema:
+    """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns are not verl's."""
+    if not path.is_file():
+        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
-        unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
+        schema = pq.read_schema(path).remove_metadata()
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    missing = [f"no column {name}" for name in COLUMNS if name not in schema.names]
+    try:
+        if not missing:
+            unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
     except SourceError as error:
-        return [str(error)]
-    return []
+        missing = [str(error)]
+    if missing:
+        raise SourceError(f"{path} has not the schema of verl: {'; '.join(missing)}")
+    return schema
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -163,13 +171,14 @@ class Validator:
     async def check(self, files: Sequence[Path]) -> None:
         """Check all rows of the files. Raises SourceError: one cannot be read."""
         for path in files:
+            read_parquet_schema(path)
             number = 0
-            with tqdm(unit=" rows", desc=path.name, disable=not sys.stderr.isatty()) as bar:
-                for rows in read_batches(path):
-                    for row, length in zip(rows, self._lengths([row["prompt"] for row in rows]), strict=True):
-                        number += 1
-                        await self._check(row, length, f"{path.name} row {number}")
-                    bar.update(len(rows))
+            for batch in batched(show_progress(whole_rows(path), path.name), BATCH):
+                for row, length in zip(batch, self._lengths([row["prompt"] for row in batch]), strict=True):
+                    number += 1
+                    await self._check(row, length, f"{path.name} row {number}")
+            if number == 0:
+                raise SourceError(f"{path} has no rows")
 
     async def _check(self, row: Mapping[str, Any], length: int, place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
@@ -213,23 +222,6 @@ class Validator:
         return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
-def read_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file in batches. Raises SourceError: it is not a parquet file of the schema."""
-    if not path.is_file():
-        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
-    try:
-        file = pq.ParquetFile(path)
-        faults = schema_faults(file.schema_arrow)
-        if faults:
-            raise SourceError(f"{path} has not the schema of verl: {'; '.join(faults)}")
-        if file.metadata.num_rows == 0:
-            raise SourceError(f"{path} has no rows")
-        for batch in file.iter_batches(batch_size=BATCH, columns=list(COLUMNS)):
-            yield batch.to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-
-
 def load_tokenizer(path: str) -> Any:
     """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
     from transformers import AutoTokenizer
@@ -241,16 +233,6 @@ def load_tokenizer(path: str) -> Any:
     if not tokenizer.chat_template:
         raise SourceError(f"the tokenizer at {path} has no chat template")
     return tokenizer
-
-
-def tabulate(sources: Mapping[str, SourceCount], unit: str) -> str:
-    """Return a table with a line for each source."""
-    rows = []
-    for name, count in sorted(sources.items()):
-        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
-        rows.append([name, *(f"{number:,}" for number in numbers)])
-    header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
-    return "\n".join(table(header, rows)[:-1])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -287,7 +269,13 @@ def check_files(options: argparse.Namespace) -> int:
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
     found = Validator(tokenizer, options.max_prompt_length, options.list)
     asyncio.run(found.check(options.files))
-    print(tabulate(found.sources, "characters" if tokenizer is None else "tokens"))
+    unit = "characters" if tokenizer is None else "tokens"
+    table = []
+    for name, count in sorted(found.sources.items()):
+        numbers = (count.rows, count.bad, count.repeated, round(count.lengths / count.rows), count.longest)
+        table.append([name, *(f"{number:,}" for number in numbers)])
+    header = ["data source", "rows", "with faults", "repeated", f"mean {unit}", f"longest ({unit})"]
+    print(markdown_table(header, table, escape=False))
     for text, (place, met) in found.listed.items():
         print(f"{place}{f' and {met - 1:,} more' if met > 1 else ''}: {text}")
     bad = sum(count.bad for count in found.sources.values())

@@ -108,9 +108,8 @@ def _difference(own: Mapping[str, Any] | None) -> tuple[str, str]:
     if own is None:
         return NONE, NONE
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    return signed(own["difference"]) + error, NONE if own[
-        "low"
-    ] is None else f"{signed(own['low'])} to {signed(own['high'])}"
+    ends = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
+    return signed(own["difference"]) + error, ends
 
 
 def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:

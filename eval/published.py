@@ -155,22 +155,6 @@ def _differences(run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[
     return [words if len(own) == len(there) else f"{', '.join(own)}: {words}" for words, own in titles.items()]
 
 
-def runs_table(runs: Mapping[str, FinishedRun]) -> Page:
-    """All runs side by side: the score of every task that one of them has."""
-    titles = {task: own.entry["title"] for run in runs.values() for task, own in run.tasks.items()}
-    rows = [
-        [title, *(score(run.tasks[task].mean) if task in run.tasks else NONE for run in runs.values())]
-        for task, title in titles.items()
-    ]
-    note = "Percent: mean score of a response ± standard error over problems. Whether two runs differ is told by "
-    page = Page("Runs")
-    page.table(["", *runs], rows)
-    page.bullets(
-        [f"{note}eval.compare, which pairs their problems.", *(f"{name}: {run.model}." for name, run in runs.items())]
-    )
-    return page
-
-
 def _plain(value: float | None) -> str:
     return NONE if value is None else f"{value:.1f}"
 

@@ -2,7 +2,7 @@
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
     python -m eval.report outputs/eval                                 report.md and report.html in the run's folder
-    python -m eval.report RUN [RUN ...] --output DIR                   the same in DIR, and the runs side by side
+    python -m eval.report RUN [RUN ...] --output DIR                   the same in DIR
     python -m eval.report RUN [RUN ...] --table prime --output DIR     table 1 of the PRIME paper with our columns
     python -m eval.report RUN [RUN ...] --table pspo --output DIR      the table of PSPO with our columns
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
-from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
+from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
 from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, one_line
@@ -203,19 +203,20 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = {run.name: run for run in loaded}
     if len(runs) < len(loaded):
         raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
-    # All is made before anything is written.
-    pages = {} if table else {name: report_page(run) for name, run in runs.items()}
-    beside = paper_table(table, runs) if table else runs_table(runs)
-    written = []
-    for name, page in pages.items():
-        own = runs[name].folder if output is None else output / name if len(runs) > 1 else output
-        written += page.write(own / "report")
-    if len(pages) != 1:
+    if table:
+        text = paper_table(table, runs).markdown()
         if output is None:
-            print(beside.markdown())
-        else:
-            written.append(output / (f"table_{table}.md" if table else "runs.md"))
-            write_text(written[-1], beside.markdown())
+            print(text)
+            return 0
+        written = [output / f"table_{table}.md"]
+        write_text(written[0], text)
+    else:
+        # All is made before anything is written.
+        pages = [(run, report_page(run)) for run in loaded]
+        written = []
+        for run, page in pages:
+            folder = run.folder if output is None else output / run.name if len(pages) > 1 else output
+            written += page.write(folder / "report")
     for path in written:
         print(path)
     return 0

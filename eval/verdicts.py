@@ -5,18 +5,16 @@ import asyncio
 import hashlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from eval.plan import Planned, choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, Key, add_timing, key_of, read_results, versions
-from eval.summary import measure
-from prime_ext.utils.files import numbered_lines, write_json, write_json_lines
-from prime_ext.utils.run_store import LineFile, Row, RunError, lock_folder, parse_object
+from eval.plan import Planned
+from eval.results import PROBLEMS, Key, key_of
+from prime_ext.utils.files import write_json_lines
+from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sandbox import SandboxUnavailable
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
@@ -29,7 +27,6 @@ SAMPLE_FIELDS = (
     *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "extracted"),
     *("grader_failure", "detail", "tokens", "prompt_tokens", "truncated"),
 )
-Job = TypeVar("Job")
 
 
 def recorded_gold(gold: str) -> str:
@@ -67,42 +64,10 @@ def make_verifier(grader: str) -> TaskVerifier:
         raise RunError(f"programs cannot be judged on this machine: {' '.join(str(error).split())}") from error
 
 
-def judge_all(
-    jobs: Sequence[Job],
-    judge: Callable[[Job], Awaitable[Verdict]],
-    keep: Callable[[Job, Verdict], None],
-    title: str,
-    done: int = 0,
-    concurrency: int = CONCURRENCY,
-) -> None:
-    """Judge jobs, ``concurrency`` of them at a time, and keep each verdict as it comes, beside a bar.
-
-    ``done`` are the verdicts of an earlier run, which are part of the whole.
-    """
-    waiting, failures = iter(jobs), 0
-
-    async def work() -> None:
-        nonlocal failures
-        for job in waiting:
-            verdict = await judge(job)
-            keep(job, verdict)
-            failures += verdict.grader_failure
-            bar.update()
-            if failures:
-                bar.set_postfix({"grader failures": failures}, refresh=False)
-
-    async def work_together() -> None:
-        await asyncio.gather(*(work() for _ in range(min(concurrency, len(jobs)))))
-
-    if jobs:
-        with tqdm(total=done + len(jobs), initial=done, desc=title, unit=" responses", file=sys.stderr) as bar:
-            asyncio.run(work_together())
-
-
 def grade(
     name: str, verifier: TaskVerifier, problems: Mapping[str, Row], responses: Mapping[Key, Row], samples: LineFile
 ) -> float:
-    """Judge the responses that have no verdict yet; a verdict on another text is forgotten.
+    """Judge the responses that have no verdict yet, ``CONCURRENCY`` at a time; a verdict on another text is forgotten.
 
     ``samples`` has the verdicts, and afterwards the new ones too. Returns the seconds that it took.
     """
@@ -114,18 +79,30 @@ def grade(
         )
     )
     todo = [row for key, row in responses.items() if key not in samples.rows]
+    if not todo:
+        with samples:
+            return 0.0
+    waiting, failures = iter(todo), 0
 
-    def judge(response: Row) -> Awaitable[Verdict]:
-        problem = problems[response["problem"]]
-        return verifier.averify(response["text"], problem["gold"], **problem["options"])
+    async def judge_next() -> None:
+        nonlocal failures
+        for response in waiting:
+            problem = problems[response["problem"]]
+            verdict = await verifier.averify(response["text"], problem["gold"], **problem["options"])
+            samples.append(_sample(problem, response, verdict))
+            failures += verdict.grader_failure
+            bar.update()
+            if failures:
+                bar.set_postfix({"grader failures": failures}, refresh=False)
 
-    def keep(response: Row, verdict: Verdict) -> None:
-        samples.append(_sample(problems[response["problem"]], response, verdict))
+    async def judge_all() -> None:
+        await asyncio.gather(*(judge_next() for _ in range(min(CONCURRENCY, len(todo)))))
 
-    started = time.perf_counter()
-    with samples:
-        judge_all(todo, judge, keep, f"{name} graded", len(samples.rows))
-    return time.perf_counter() - started if todo else 0.0
+    started, done = time.perf_counter(), len(samples.rows)
+    shown = {"total": done + len(todo), "initial": done, "desc": f"{name} graded", "unit": " responses"}
+    with samples, tqdm(**shown, file=sys.stderr) as bar:
+        asyncio.run(judge_all())
+    return time.perf_counter() - started
 
 
 def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
@@ -145,51 +122,3 @@ def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         "prompt_tokens": response["prompt_tokens"],
         "truncated": response["finish"] == "length",
     }
-
-
-def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Judge all responses of a run's folder again, and measure again, without a model and without the data.
-
-    A task's old verdicts are replaced when all of its new ones are there.
-
-    Returns what ``results.json`` now holds, and by task how many verdicts are not what they were.
-
-    Raises:
-        RunError: the folder holds no results, or something in it is broken.
-    """
-    if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder")
-    with lock_folder(folder):
-        results = read_results(folder)
-        verifiers = {task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()}
-        results["regraded_with"] = versions()
-        changed = {}
-        for name, task in results["tasks"].items():
-            changed[name] = _regrade(folder, name, task, verifiers[task["grader"]])
-            write_json(folder / RESULTS, results)
-    return results, changed
-
-
-def _regrade(folder: Path, name: str, task: dict[str, Any], verifier: TaskVerifier) -> int:
-    """Judge a task and change its results. Returns how many verdicts are not what they were."""
-    path, n = folder / name / PROBLEMS, task["decoding"]["n"]
-    if not path.is_file():
-        raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
-    rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
-    problems = {row["problem"]: row for row in rows}
-    keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / name / RESPONSES, key_of, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / name / SAMPLES, key_of, SAMPLE_FIELDS, keys)
-    unfinished = folder / name / f".{SAMPLES}"
-    unfinished.unlink(missing_ok=True)
-    new = LineFile(unfinished, key_of, SAMPLE_FIELDS, keys)
-    seconds = grade(name, verifier, problems, responses.rows, new)
-    unfinished.replace(old.path)
-    task["ks"] = choose_ks(task["metrics"], n, None)
-    task |= measure(task["grader"], n, {key: row["groups"] for key, row in problems.items()}, new.rows, task["ks"])
-    add_timing(folder, name, grading=seconds)
-    judged_by = ("verdict", "score", "extracted")
-    return sum(
-        key not in old.rows or any(old.rows[key][field] != row[field] for field in judged_by)
-        for key, row in new.rows.items()
-    )

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, TwinFinder, sketch, twin_level
+from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, find_twins, sketch, twin_level
 from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, near_groups, shingles
 from prime_ext.step_rm.question_split import normal_form
 
@@ -64,8 +64,7 @@ LONG = "A farmer sells seven baskets of ripe apples on the market of the small t
 def twins_of(texts, settings=PLAIN, levels=TWIN_LEVELS, answers=None):
     rows = [Compared(text, answers[name] if answers else "", name) for name, text in enumerate(texts)]
     keys = np.array([sketch(row.text, settings) for row in rows])
-    finder = TwinFinder(keys, settings, levels)
-    found = [(row, finder.find(row)) for row in rows]
+    found = zip(rows, find_twins(rows, keys, settings, levels), strict=True)
     return [(row.name, twin[0].name, twin[1]) for row, twin in found if twin is not None]
 
 

@@ -10,7 +10,7 @@ import pytest
 from data_preprocessing.code_sources import CODE_SOURCES, MOST_PROGRAMS, CodeProblem, one_row_per_problem
 from data_preprocessing.math_sources import gsm8k_row, solved_row
 from data_preprocessing.pipeline import SOURCES
-from data_preprocessing.problems import read_chunks
+from data_preprocessing.problems import numbered_rows
 from prime_ext.tasks.cells import RowError
 from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.code.problems import parse_test_cases
@@ -56,7 +56,7 @@ def test_only_an_equal_id_was_there_before():
     given = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
     source = SimpleNamespace(name="set", id_column="id")
     split = SimpleNamespace(source=source, split="train", name="rows", path=None, rows=lambda: given)
-    *first, again = [row for chunk in read_chunks([split], 2) for _, row in chunk.rows]
+    *first, again = [row for *_, row in numbered_rows([split])]
     assert [row["id"] for row in first] == ids[:-1] and isinstance(again, BadRow)
 
 

@@ -14,8 +14,7 @@ import pytest
 import small_tasks
 from small_tasks import ROWS, TASKS, ScriptedBackend, bytes_of, lines_of, results_of, run, score_of
 
-from eval import verdicts
-from eval.grade import main as grade_main
+from eval import grade
 from prime_ext.verifiers.verdict import correct
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,12 +150,12 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     words = [*tasks, "--decoding", "several", "--output", out]
     assert run(*words) == 0
     before = bytes_of(out)
-    results, changed = verdicts.regrade(out)
+    results, changed = grade.regrade(out)
     assert changed == dict.fromkeys(TASKS, 0)
     assert results.pop("regraded_with") == results["versions"] and results == json.loads(before["results.json"])
     assert bytes_of(out) | {"results.json": b""} == before | {"results.json": b""}
-    monkeypatch.setattr(verdicts, "make_verifier", lambda grader: Generous())
-    assert grade_main(["--run", str(out)]) == 0
+    monkeypatch.setattr(grade, "make_verifier", lambda grader: Generous())
+    assert grade.main(["--run", str(out)]) == 0
     assert "sums: 48 verdicts are not what they were" in capsys.readouterr().out
     assert score_of(out, "sums", "avg@4") == 1 and score_of(out, "functions", "pass@4") == 1
     assert (out / "sums" / "responses.jsonl").read_bytes() == before["sums/responses.jsonl"]
@@ -167,9 +166,6 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
 
 @pytest.mark.parametrize(("name", "message"), [("no", "no is not a folder"), ("", "give the --output of eval.run")])
 def test_regrading_a_folder_that_is_no_run(tmp_path, capsys, name, message):
-    assert grade_main(["--run", str(tmp_path / name)]) == 2
+    assert grade.main(["--run", str(tmp_path / name)]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
-    with pytest.raises(SystemExit):
-        grade_main(["--run", str(tmp_path), "--task", "math"])
-    assert "--run judges a whole folder; leave out --task" in capsys.readouterr().err

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from prime_ext.verifiers.math import MathVerifier
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("goldens.json")
 RECIPES = {
@@ -51,12 +53,12 @@ def data(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): digest(path) for path in sorted(folder.glob("*/*.parquet"))}
 
 
-def verdicts(folder: Path) -> dict[str, str]:
+def verdicts() -> dict[str, str]:
     """Of every pair of mathematics, as one letter each."""
-    pairs, output = ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl", folder / "verdicts.jsonl"
-    python("eval.grade", "--task", "math", "--input", pairs, "--output", output)
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    return {"mathematics": "".join(str(row["verdict"])[0] for row in rows)}
+    lines = (ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl").read_text().splitlines()
+    verifier = MathVerifier()
+    found = [verifier.verify_answer(pair["pred"], pair["gold"]) for pair in map(json.loads, lines)]
+    return {"mathematics": "".join(str(verdict.outcome)[0] for verdict in found)}
 
 
 def plans() -> dict[str, list[str]]:
@@ -112,7 +114,7 @@ def measure(whole_runs: bool = False) -> dict[str, Any]:
         folder = Path(name)
         parts = {
             "data": data(folder),
-            "verdicts": verdicts(folder),
+            "verdicts": verdicts(),
             "plans": plans(),
             "learning": learning(folder),
         }
