@@ -9,7 +9,6 @@ only if that is asked for, and the reports say so.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,18 +17,16 @@ from typing import Any
 from eval.formats import NONE, number, percent, score
 from eval.published import differing
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
-from eval.statistics import compare_runs, mean_difference
+from eval.statistics import compare_runs
 from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page, markdown_table, one_line
 from prime_ext.utils.run_store import RunError, command
 
-# Flipped problems per task and direction in the Markdown; compare.json has all.
-MOST_FLIPS = 1000
 HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
 NOTE = (
     "Differences are the second run minus the first, in points, paired by problem. Each interval is for its task "
-    "alone: of 20 intervals of runs that do not differ, one leaves out 0. The mean over tasks is one statement about "
-    "all of them. Gained and lost: problems of which more than half of the responses are right in one run only."
+    "alone: of 20 intervals of runs that do not differ, one leaves out 0. Gained and lost: problems of which more than "
+    "half of the responses are right in one run only; compare.json names them."
 )
 
 
@@ -38,8 +35,7 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
 
     Returns:
         For JSON. By name of the ``tasks``: ``title``, ``changes`` (decoding or prompts that differ, in words; only if
-        that was allowed) and ``comparison`` (see :func:`eval.statistics.compare_runs`). ``overall``: their mean; None
-        with less than two tasks, or where two tasks, ``shared``, have the same problem. ``only_in_one``: run by the
+        that was allowed) and ``comparison`` (see :func:`eval.statistics.compare_runs`). ``only_in_one``: run by the
         name of a task. ``versions``: of packages that differ.
 
     Raises:
@@ -61,15 +57,11 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
         ]
         found = compare_runs(*scores)
         tasks[name] = {"title": second.entry["title"], "changes": changes, "comparison": found}
-    paired = [own["comparison"] for own in tasks.values() if own["comparison"]]
-    shared = shared_problems([after.tasks[name] for name in common])
     old, new = before.results["versions"], after.results["versions"]
     return {
         "before": {"run": before.name, "model": before.results["model"]},
         "after": {"run": after.name, "model": after.results["model"]},
-        "overall": None if shared else mean_difference(paired),
         "tasks": tasks,
-        "shared": shared,
         "only_in_one": {name: run.name for run in (before, after) for name in run.tasks if name not in tasks},
         "versions": {name: [old.get(name), new.get(name)] for name in [*old, *new] if old.get(name) != new.get(name)},
     }
@@ -95,27 +87,14 @@ def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> 
     return changes
 
 
-def shared_problems(tasks: Sequence[TaskRun]) -> tuple[str, str] | None:
-    """Two tasks in which a model is shown the same prompt; None if there are no such."""
-    seen: dict[str, str] = {}
-    for task in tasks:
-        for rows in task.problems.values():
-            first = seen.setdefault(json.dumps(rows[0]["prompt"]), task.name)
-            if first != task.name:
-                return first, task.name
-    return None
-
-
 def table(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> list[list[str]]:
-    """The lines of the table: a line per task, and the mean."""
+    """Return the lines of the table, one per task."""
     lines = []
     for name, task in found["tasks"].items():
         own = task["comparison"]
         scores = [score(run.tasks[name].mean) for run in (before, after)]
         counts = (len(own["gained"]), len(own["lost"]), own["problems"]) if own else (0, 0, 0)
-        lines.append([task["title"], *_difference(own, "difference"), *scores, *map(number, counts)])
-    if found["overall"] is not None:
-        lines.append(["mean over tasks", *_difference(found["overall"], "value"), "", "", "", "", ""])
+        lines.append([task["title"], *_difference(own), *scores, *map(number, counts)])
     return lines
 
 
@@ -124,12 +103,14 @@ def signed(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _difference(own: Mapping[str, Any] | None, key: str) -> tuple[str, str]:
+def _difference(own: Mapping[str, Any] | None) -> tuple[str, str]:
     """A difference with its standard error, and its 95 % interval, in points."""
     if own is None:
         return NONE, NONE
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    return signed(own[key]) + error, NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
+    return signed(own["difference"]) + error, NONE if own[
+        "low"
+    ] is None else f"{signed(own['low'])} to {signed(own['high'])}"
 
 
 def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
@@ -142,8 +123,6 @@ def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
         left_out = before.tasks[name].entry["summary"]["problems"] - judged
         if left_out:
             lines.append(f"{task['title']}: {left_out:,} problems were not judged in both runs and are left out.")
-    if found["shared"]:
-        lines.append(f"{' and '.join(found['shared'])} share problems, so there is no mean over tasks.")
     if found["versions"]:
         pairs = (f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items())
         lines.append(f"Versions differ: {', '.join(pairs)}.")
@@ -158,31 +137,7 @@ def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: Finish
     page.bullets(remarks(found, before))
     page.table(HEAD, table(found, before, after))
     page.text(NOTE)
-    for name, task in found["tasks"].items():
-        page.heading(task["title"])
-        _add_task(page, task["comparison"] or {}, before.tasks[name], after.tasks[name])
     return page
-
-
-def _add_task(page: Page, paired: Mapping[str, Any], before: TaskRun, after: TaskRun) -> None:
-    """Shares and lengths in both runs, and the problems that flipped."""
-    both = [run.entry["summary"] for run in (before, after)]
-    rates = [
-        ["truncated, %", *(percent(own["truncated"]) for own in both)],
-        ["no answer, %", *(percent(own["no_answer"]) for own in both)],
-        ["mean length, tokens", *(number(float(own["tokens"]["mean"])) for own in both)],
-        ["not judged", *(number(own["grader_failures"]) for own in both)],
-    ]
-    page.table(["", "first", "second"], rates)
-    for what in ("gained", "lost"):
-        flips = paired.get(what, ())
-        page.heading(f"{what.capitalize()}: {len(flips):,}", level=3)
-        if not flips:
-            continue
-        cells = [[own["problem"], percent(own["before"]), percent(own["after"])] for own in flips[:MOST_FLIPS]]
-        page.table(["problem", "first, %", "second, %"], cells)
-        if len(flips) > MOST_FLIPS:
-            page.text(f"{len(flips) - MOST_FLIPS:,} more are in compare.json.")
 
 
 @command("compare")

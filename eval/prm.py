@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
-from eval.prm_metrics import AGGREGATIONS
 from eval.prm_results import candidate_results, prm_report, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
@@ -92,9 +91,6 @@ def parser() -> argparse.ArgumentParser:
     add("--steps-end", default=r"\n\s*\n", help="regular expression of what separates steps of a text")
     add("--extraction", default="boxed", choices=sorted(STYLES), help="how answers are found")
     add("--limit", type=int, help="only this many random problems")
-    add("--n", help="comma-separated; default: powers of two up to the smallest pool")
-    add("--subsets", type=int, default=1000, help="per problem, N and vote")
-    add("--aggregations", default="min,sum,last,mean", help=", ".join(AGGREGATIONS))
     return top
 
 
@@ -126,9 +122,9 @@ def complete(arguments: argparse.Namespace) -> Row:
 
     ``RunError``: an implicit PRM without any word about its reference, or options that cannot work.
     """
-    for name in ("batch_tokens", "chunk", "resamples", "limit", "subsets", "max_length"):
+    for name in ("batch_tokens", "chunk", "resamples", "limit", "max_length"):
         value = getattr(arguments, name, None)
-        if value is not None and value < (2 if name in ("resamples", "subsets", "max_length") else 1):
+        if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
     description = read_description(arguments.model)
     for name, default in (("step_prefix", STEP_PREFIX), ("step_separator", STEP_SEPARATOR)):

@@ -3,14 +3,12 @@
 
 - ProcessBench: F1 of finding the first wrong step, and the best threshold.
 - Pairs: how often a correct response is ahead of a wrong one.
-- Best-of-N, votes and pass@N: the expectation over a random subset of N of the n candidates, drawn without replacement,
-  so that the order of the candidates does not matter and all of them are used for every N. Best-of-N and pass@N have
-  closed forms. Votes are averaged over all subsets where there are few of them, and over random ones otherwise.
+- Best-of-N: the expectation over a random subset of N of the n candidates, drawn without replacement, so that the order
+  of the candidates does not matter and all of them are used for every N. pass@N and maj@N: :mod:`eval.statistics`.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from itertools import combinations
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,61 +163,3 @@ def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> flo
         expected += (math.comb(upto, draws) - math.comb(below, draws)) / total * hit[tied].mean()
         below = upto
     return expected
-
-
-def draw_subsets(n: int, draws: int, limit: int, rng: np.random.Generator) -> np.ndarray:
-    """Candidate numbers of all subsets (member_RN) if there are at most ``limit``, else of ``limit`` random ones."""
-    if math.comb(n, draws) <= limit:
-        return np.array(list(combinations(range(n), draws)))
-    return rng.random((limit, n)).argsort(1)[:, :draws]
-
-
-def vote(
-    answers: Sequence[Hashable | None], weights: Sequence[float], correct: Sequence[bool], member_RN: np.ndarray
-) -> tuple[float, float]:
-    """Probability that the answer with the largest sum of weights is correct, and its Monte-Carlo standard error.
-
-    Weights of 1 are majority voting; scores are weighted self-consistency. An answer of None votes for nothing; if
-    nobody votes, the subset is wrong. Ties are broken at random, which is averaged here.
-
-    Args:
-        answers: of each candidate; equal ones count together.
-        weights: of each candidate.
-        correct: of each candidate; those with the same answer agree.
-        member_RN: of :func:`draw_subsets`, over which the average is taken. The standard error is 0 when they are all
-            there are.
-    """
-    names = {answer: number for number, answer in enumerate(dict.fromkeys(a for a in answers if a is not None))}
-    if not names:
-        return 0.0, 0.0
-    votes_NA = np.zeros((len(answers), len(names)))
-    present_NA = np.zeros_like(votes_NA)
-    right_A = np.zeros(len(names))
-    for row, answer in enumerate(answers):
-        if answer is not None:
-            votes_NA[row, names[answer]] = weights[row]
-            present_NA[row, names[answer]] = 1.0
-            right_A[names[answer]] = float(correct[row])
-    sum_RA = votes_NA[member_RN].sum(1)
-    there_RA = present_NA[member_RN].sum(1) > 0
-    sum_RA = np.where(there_RA, sum_RA, -np.inf)
-    highest_R1 = sum_RA.max(1, keepdims=True)
-    # Sums of the same weights in another order differ in the last digits.
-    tied_RA = there_RA & (sum_RA >= highest_R1 - 1e-9 * np.abs(np.where(np.isfinite(highest_R1), highest_R1, 0.0)))
-    value_R = (tied_RA * right_A).sum(1) / np.maximum(1, tied_RA.sum(1))
-    exact = math.comb(len(answers), member_RN.shape[1]) == len(value_R)
-    return float(value_R.mean()), 0.0 if exact else float(value_R.std(ddof=1) / np.sqrt(len(value_R)))
-
-
-def vote_weights(scores: Sequence[float], implicit: bool) -> list[float]:
-    """Weights of votes: the sigmoid of an implicit PRM's score, a classifier's as it is; 0 for too long responses.
-
-    Sigmoids are relative to the largest of the pool, which changes no vote: those of very negative scores would all be
-    rounded to 0.
-    """
-    array = np.asarray(scores, dtype=float)
-    if not implicit:
-        return np.where(np.isneginf(array), 0.0, array).tolist()
-    log_sigmoid = -np.logaddexp(0.0, -array)
-    highest = log_sigmoid.max()
-    return np.exp(log_sigmoid - highest).tolist() if np.isfinite(highest) else [0.0] * len(array)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw step scores to the results of each task of ``eval.prm``, their reports, and a picture of one response."""
+"""From raw step scores to the results of each task of ``eval.prm``, and their reports."""
 
 import argparse
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from eval.prm_data import Problem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
-    draw_subsets,
     first_error,
     fit_threshold,
     interval_of,
@@ -22,11 +22,10 @@ from eval.prm_metrics import (
     pairwise_accuracy,
     processbench_score,
     resampled_f1,
-    vote,
-    vote_weights,
 )
-from eval.prm_scorers import step_scores
-from eval.statistics import pass_probability
+from eval.prm_scorers import SCORE_KINDS, step_scores
+from eval.statistics import majority_score, pass_probability
+from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
 
@@ -35,7 +34,6 @@ Results = tuple[dict[str, Any], list[dict[str, Any]]]
 _MODES = {
     "protocol": "Official protocol: one threshold, the best on {}, for all splits",
     "oracle": "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the protocol)",
-    "own_decision": "The classifier's own decision: probability below 1/2",
 }
 
 
@@ -62,8 +60,6 @@ def processbench_results(
             raise RunError(f"split {split}: {error}; raise --max-length") from error
     protocol = fitted[arguments.threshold_split]
     thresholds = {"protocol": dict.fromkeys(splits, protocol), "oracle": fitted}
-    if arguments.scorer == "classifier":
-        thresholds["own_decision"] = dict.fromkeys(splits, 0.5)
     results: dict[str, Any] = {"task": "processbench", "threshold_split": arguments.threshold_split}
     for mode, threshold_of in thresholds.items():
         found, samples = {}, []
@@ -98,22 +94,17 @@ def processbench_results(
 
 
 def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[str, list[float]]:
-    """Scores of all responses by name: every aggregation of every kind of step score, -infinity for too long ones.
+    """Return scores of all responses by name: every aggregation of every kind of step score.
 
-    ``RunError``: an aggregation that there is not, or not for this scorer.
+    Responses that are too long have -infinity. Products are of probabilities, which only classifiers give.
     """
-    aggregations = arguments.aggregations.split(",")
-    if unknown := [how for how in aggregations if how not in AGGREGATIONS]:
-        raise RunError(f"--aggregations: aggregation must be one of {', '.join(AGGREGATIONS)}, got {unknown[0]!r}")
+    aggregations = [how for how in AGGREGATIONS if how != "product" or arguments.scorer == "classifier"]
     kinds = {"": ("", True)}
     if arguments.scorer == "implicit":
-        if "product" in aggregations:
-            raise RunError("--aggregations product needs probabilities, so --scorer classifier")
-        alone = {"step": "step", "prefix": "prefix", "prefix mean": "prefix_mean"}
         with_reference = arguments.reference is not None
-        kinds = {name: (kind, with_reference) for name, kind in alone.items()}
+        kinds = {kind: (kind, with_reference) for kind in SCORE_KINDS}
         if with_reference:
-            kinds |= {f"{name}, no reference": (kind, False) for name, kind in alone.items()}
+            kinds |= {f"{kind}, no reference": (kind, False) for kind in SCORE_KINDS}
     named = {}
     for name, (kind, with_reference) in kinds.items():
         of_steps = [step_scores(own, kind, arguments.coefficient, with_reference) for own in raw]
@@ -127,19 +118,6 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
 def _by_problem(values: Sequence[float], problems: Sequence[Problem]) -> list[Sequence[float]]:
     ends = np.cumsum([len(problem.responses) for problem in problems])
     return [values[end - len(problem.responses) : end] for end, problem in zip(ends, problems, strict=True)]
-
-
-def pool_sizes(wanted: str | None, smallest: int) -> list[int]:
-    """The values of N; ``RunError`` if they are no whole numbers, or more than there are candidates."""
-    if wanted is None:
-        return [2**k for k in range(smallest.bit_length()) if 2**k <= smallest]
-    try:
-        sizes = [int(word) for word in wanted.split(",")]
-    except ValueError as error:
-        raise RunError(f"--n {wanted} must be whole numbers with commas between them") from error
-    if min(sizes) < 1 or max(sizes) > smallest:
-        raise RunError(f"--n {wanted}: the smallest pool has {smallest} candidates")
-    return sizes
 
 
 def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
@@ -161,40 +139,25 @@ def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem]
     return results, lines
 
 
-def _votes(
-    problems: Sequence[Problem], weights: Sequence[Sequence[float]], subsets: Sequence[np.ndarray]
-) -> list[tuple[float, float]]:
-    zipped = zip(problems, weights, subsets, strict=True)
-    return [vote(problem.answers, own, problem.correct, member_RN) for problem, own, member_RN in zipped]
-
-
 def _best_of_n(
     arguments: argparse.Namespace, problems: Sequence[Problem], parts: Mapping[str, Sequence[Sequence[float]]]
 ) -> dict[str, Any]:
-    """Best-of-N and weighted votes for every score, beside pass@N and maj@N."""
-    sizes = pool_sizes(arguments.n, min(len(problem.responses) for problem in problems))
+    """Best-of-N for every score, beside pass@N and maj@N."""
+    smallest = min(len(problem.responses) for problem in problems)
+    sizes = [2**power for power in range(smallest.bit_length())]
+    ballots = [count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq) for own in problems]
     table: dict[str, dict[str, Any]] = {}
-    largest_error = 0.0
     for n in sizes:
-        rng = np.random.default_rng([arguments.seed, n])
-        # The same subsets for every vote, so that votes are compared on the same draws.
-        subsets = [draw_subsets(len(problem.responses), n, arguments.subsets, rng) for problem in problems]
-        # Values of each problem with their Monte-Carlo errors.
-        columns: dict[str, list[tuple[float, float]]] = {
-            "pass@N": [(pass_probability(len(own.correct), sum(own.correct), n), 0.0) for own in problems],
-            "maj@N": _votes(problems, [[1.0] * len(own.answers) for own in problems], subsets),
+        columns = {
+            "pass@N": [pass_probability(len(own.correct), sum(own.correct), n) for own in problems],
+            "maj@N": [majority_score(ballot, n) for ballot in ballots],
         }
         for name, part in parts.items():
-            chosen = (best_of(own, problem.correct, n) for own, problem in zip(part, problems, strict=True))
-            columns[f"best, {name}"] = [(value, 0.0) for value in chosen]
-            weights = [vote_weights(own, arguments.scorer == "implicit") for own in part]
-            columns[f"vote, {name}"] = _votes(problems, weights, subsets)
+            zipped = zip(part, problems, strict=True)
+            columns[f"best, {name}"] = [best_of(own, problem.correct, n) for own, problem in zipped]
         for name, values in columns.items():
-            error = math.sqrt(sum(e * e for _, e in values)) / len(values)
-            largest_error = max(largest_error, error)
-            found = mean_interval([value for value, _ in values], arguments.resamples, arguments.seed)
-            table.setdefault(name, {})[str(n)] = {**found, "monte_carlo_error": error}
-    return {"n": sizes, "best_of_n": table, "largest_monte_carlo_error": largest_error}
+            table.setdefault(name, {})[str(n)] = mean_interval(values, arguments.resamples, arguments.seed)
+    return {"n": sizes, "best_of_n": table}
 
 
 # ---- reports -------------------------------------------------------------------------------------------------------
@@ -235,8 +198,6 @@ def prm_report(results: Mapping[str, Any]) -> str:
 def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
     settings = results["settings"]
     for mode, title in _MODES.items():
-        if mode not in results:
-            continue
         page.heading(title.format(results["threshold_split"]))
         rows = [
             [
@@ -266,8 +227,5 @@ def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
         f"Percent of {results['problems']} problems (95 % interval over problems, {settings['resamples']} resamples), "
-        "each averaged over subsets of the pool of candidates. Best-of-N and pass@N are exact; votes (maj, and vote: "
-        f"weighted by the score) are exact up to {settings['subsets']} subsets per problem and otherwise a mean over "
-        "that many random ones (largest Monte-Carlo standard error "
-        f"{100 * results['largest_monte_carlo_error']:.2f} points)."
+        "each the expectation over all subsets of N candidates."
     )

@@ -18,12 +18,13 @@ from tqdm import tqdm
 
 from eval.prm_data import Response
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
+from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
-SCORE_KINDS = ("prefix", "step", "prefix_mean", "step_mean")
+SCORE_KINDS = ("prefix", "step")
 LAYOUTS = ("chat", "plain", "turns")
 OVERLONG = "overlong"
 
@@ -85,7 +86,7 @@ class ImplicitScorer:
         return TokenizedSteps([*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends))
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
-        """``log_prob`` and ``log_ratio`` (with a reference) summed over each step, and its ``tokens``."""
+        """``log_prob`` and ``log_ratio`` (with a reference) summed over each step."""
         pad = self.encoder.tokenizer.pad_token_id or 0
         own = self.model.log_probs(batch, pad)
         other = None if self.reference is None else self.reference.log_probs(batch, pad)
@@ -93,11 +94,10 @@ class ImplicitScorer:
         for row, tokens in enumerate(batch):
             # Running sums in double precision: differences of long prefixes must not lose digits.
             ends = [end - tokens.n_prompt for end in tokens.ends]
-            counts = [end - before for before, end in zip([-1, *ends[:-1]], ends, strict=True)]
             values = {"log_prob": own[row]}
             if other is not None:
-                values["log_ratio"] = own[row] - other[row]
-            result: Row = {"tokens": counts}
+                values["log_ratio"] = log_ratio(own[row], other[row], torch.ones_like(own[row]))
+            result: Row = {}
             for name, value_T in values.items():
                 sum_S = value_T.double().cumsum(0)[ends]
                 result[name] = torch.diff(sum_S, prepend=sum_S.new_zeros(1)).tolist()
@@ -125,19 +125,14 @@ def step_scores(result: Row, kind: str, coefficient: float | None, with_referenc
     A response that was too long has None.
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
-    * ``step``: coefficient * sum of q in the step;
-    * ``prefix_mean``, ``step_mean``: the same per token.
+    * ``step``: coefficient * sum of q in the step.
     """
     if OVERLONG in result:
         return None
     if "probability" in result:
         return list(result["probability"])
     sum_S = np.array(result["log_ratio" if with_reference else "log_prob"])
-    count_S = np.array(result["tokens"])
-    if kind.startswith("prefix"):
-        sum_S, count_S = sum_S.cumsum(), count_S.cumsum()
-    # Two steps that end in the same token: the second has none of its own.
-    return ((coefficient or 1.0) * (sum_S / count_S.clip(1) if kind.endswith("mean") else sum_S)).tolist()
+    return ((coefficient or 1.0) * (sum_S.cumsum() if kind == "prefix" else sum_S)).tolist()
 
 
 def model_identity(path: str | None) -> Any:

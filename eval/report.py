@@ -20,17 +20,18 @@ from typing import Any
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
 from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table, runs_table
 from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
-from eval.statistics import pass_at_k
 from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, one_line
 from prime_ext.utils.run_store import Row, RunError, command
 
-# Problems in a list; the file of samples has all. Examples of each kind; Markdown has the first.
-MOST_PROBLEMS, EXAMPLES = 1000, 3
+# Examples of each kind; Markdown has the first.
+EXAMPLES = 3
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
 _ESTIMATE = ("score ± SE, %", "95 % interval")
-_SUMMARY = ("task", *_ESTIMATE, "published, %", "problems x n", "tokens, mean")
-_RATES = ("truncated, %", "no answer, %", "not judged", "failed")
+_SUMMARY = (
+    *("task", *_ESTIMATE, "published, %", "problems x n", "tokens, mean"),
+    *("truncated, %", "no answer, %", "not judged", "failed"),
+)
 _NOTE = (
     "Score: mean over problems of the mean score of a response (avg@n; with one greedy response per problem it is the "
     "accuracy). SE and interval are over problems. Responses that the grader could not judge and responses that failed "
@@ -45,7 +46,7 @@ def report_page(run: FinishedRun) -> Page:
     if run.unfinished:
         page.text(f"Not finished, and not in this report: {', '.join(run.unfinished)}.")
     tasks = run.tasks.values()
-    page.table([*_SUMMARY, *_RATES], [_summary(task, run.model) for task in tasks])
+    page.table(_SUMMARY, _summary(run))
     page.text(_NOTE)
     for task in tasks:
         _add_task(page, task)
@@ -55,23 +56,35 @@ def report_page(run: FinishedRun) -> Page:
     return page
 
 
-def _summary(task: TaskRun, model: str) -> list[str]:
-    """A line of the summary table."""
-    entry, summary, best = task.entry, task.entry["summary"], headline(task.entry)
-    other = best is not None and task.n > 1 and best["metric"] != f"avg@{task.n}"
-    published = NONE if best is None else best_published(best["values"], model)
-    return [
-        entry["title"],
-        score(task.mean),
-        interval(task.mean),
-        f"{published} {best['metric']}" if best is not None and other else published,
-        f"{summary['problems']:,} x {task.n}",
-        number(float(summary["tokens"]["mean"])),
-        percent(summary["truncated"]),
-        percent(summary["no_answer"]),
-        number(summary["grader_failures"]),
-        number(entry["failed_responses"]),
-    ]
+def summary_table(run: FinishedRun) -> str:
+    """Return the summary of a run for a terminal."""
+    table = [_SUMMARY, *_summary(run)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _summary(run: FinishedRun) -> list[list[str]]:
+    """Return a line of the summary for each task."""
+    lines = []
+    for task in run.tasks.values():
+        entry, summary, best = task.entry, task.entry["summary"], headline(task.entry)
+        other = best is not None and task.n > 1 and best["metric"] != f"avg@{task.n}"
+        published = NONE if best is None else best_published(best["values"], run.model)
+        line = [
+            entry["title"],
+            score(task.mean),
+            interval(task.mean),
+            f"{published} {best['metric']}" if best is not None and other else published,
+            f"{summary['problems']:,} x {task.n}",
+            number(float(summary["tokens"]["mean"])),
+            percent(summary["truncated"]),
+            percent(summary["no_answer"]),
+            number(summary["grader_failures"]),
+            number(entry["failed_responses"]),
+        ]
+        lines.append(line)
+    return lines
 
 
 def _add_task(page: Page, task: TaskRun) -> None:
@@ -100,10 +113,6 @@ def _add_task(page: Page, task: TaskRun) -> None:
         known = {value: own for value, own in parts.items() if own is not None}
         rows = [[value, score(own), interval(own), number(own["problems"])] for value, own in known.items()]
         page.table([name, *_ESTIMATE, "problems"], rows)
-    for name, points in curves(task).items():
-        page.heading(name, level=3)
-        page.table(["k", *_ESTIMATE], [[str(k), score(own), interval(own)] for k, own in points])
-    _add_lengths(page, task)
     _add_problems(page, task)
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
@@ -119,18 +128,12 @@ def _add_task(page: Page, task: TaskRun) -> None:
 
 
 def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Shares, lengths and counts of a task, with their names."""
-    summary, tokens = entry["summary"], entry["summary"]["tokens"]
+    """Return what the summary does not say of a task: lengths, F1 of choices, speed."""
+    tokens = entry["summary"]["tokens"]
     known = [
-        ("problems", number(summary["problems"])),
-        ("responses per problem", number(summary["samples_per_problem"])),
-        ("responses without an answer", f"{percent(summary['no_answer'])} %"),
-        (f"truncated at {entry['decoding']['max_new_tokens']:,} tokens", f"{percent(summary['truncated'])} %"),
-        ("mean length, tokens", number(float(tokens["mean"]))),
+        ("longest length allowed, tokens", number(entry["decoding"]["max_new_tokens"])),
         ("median length", number(tokens["median"])),
         ("longest", number(tokens["most"])),
-        ("responses that the grader could not judge", number(summary["grader_failures"])),
-        ("failed responses", number(entry["failed_responses"])),
     ]
     f1 = {name: own for name, own in (entry["choice"] or {}).items() if name != "accuracy"}
     known += [(f"{name.replace('_', ' ')}, %", percent(own)) for name, own in f1.items()]
@@ -140,66 +143,12 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return known + [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
 
 
-def curves(task: TaskRun) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
-    """``pass@k`` and ``maj@k`` over k: those of the run, and unbiased ``pass@k`` at the powers of 2 from its scores.
-
-    ``maj@1`` is the score of a single response.
-    """
-    found: dict[str, dict[int, Mapping[str, Any]]] = {"pass@k": {}, "maj@k": {}}
-    for name, own in task.entry["summary"]["scores"].items():
-        kind, _, k = name.partition("@")
-        if f"{kind}@k" in found and own is not None:
-            found[f"{kind}@k"][int(k)] = own
-    for k in (2**power for power in range(task.n.bit_length())):
-        if k not in found["pass@k"] and task.n > 1 and (own := pass_at_k(task.scores, k)) is not None:
-            found["pass@k"][k] = own
-    if found["maj@k"] and task.mean is not None:
-        found["maj@k"].setdefault(1, task.mean)
-    return {name: sorted(points.items()) for name, points in found.items() if len(points) > 1}
-
-
-def _add_lengths(page: Page, task: TaskRun) -> None:
-    """Count, mean, median and 90th percentile of the length, by what became of the response."""
-    parts: dict[str, list[int]] = {"right": [], "wrong": [], "not judged": []}
-    for row in task.rows:
-        parts["not judged" if row["score"] is None else "right" if row["score"] == 1 else "wrong"].append(row["tokens"])
-    rows = []
-    for name, own in parts.items():
-        if own:
-            ninth = statistics.quantiles(own, n=10, method="inclusive")[-1] if len(own) > 1 else own[0]
-            measured = (statistics.fmean(own), float(statistics.median(own)), float(ninth))
-            rows.append([name, number(len(own)), *map(number, measured)])
-    page.heading("Length", level=3)
-    page.table(["response", "number", "mean tokens", "median", "90th percentile"], rows)
-
-
 def _add_problems(page: Page, task: TaskRun) -> None:
-    """All problems, the hardest first."""
-    lines = []
-    for name, rows in task.problems.items():
-        scores = [row["score"] for row in rows if row["score"] is not None]
-        mean = statistics.fmean(scores) if scores else None
-        groups = rows[0]["groups"].values()
-        cells = [
-            f"{name} ({', '.join(groups)})" if groups else name,
-            percent(mean),
-            number(len(scores)),
-            number(statistics.fmean(row["tokens"] for row in rows)),
-            number(sum(row["truncated"] for row in rows)),
-            one_line(rows[0]["gold"], 60),
-        ]
-        lines.append((mean, cells))
-    lines.sort(key=lambda line: (line[0] is None, line[0]))
-    means = [mean for mean, _ in lines if mean is not None]
+    """Count the problems that are never, sometimes and always solved."""
+    judged = [[score for score in own if score is not None] for own in task.scores]
+    means = [statistics.fmean(own) for own in judged if own]
     never, always = means.count(0.0), means.count(1.0)
-    page.heading(
-        f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always", level=3
-    )
-    with page.details("The problems, the hardest first"):
-        head = ["problem", "mean score, %", "judged", "mean tokens", "truncated", "gold"]
-        page.table(head, [cells for _, cells in lines[:MOST_PROBLEMS]])
-        if len(lines) > MOST_PROBLEMS:
-            page.text(f"{len(lines) - MOST_PROBLEMS:,} more are in {task.name}/samples.jsonl.")
+    page.text(f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always.")
 
 
 def kind_of(row: Row) -> str:

@@ -26,9 +26,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
-from eval.published import best_published, references
-from eval.report import write_reports
-from eval.results import FAILED, FORMAT, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
+from eval.published import references
+from eval.report import summary_table, write_reports
+from eval.results import (
+    FAILED,
+    FORMAT,
+    RESPONSES,
+    RESULTS,
+    SAMPLES,
+    add_timing,
+    key_of,
+    load_run,
+    read_results,
+    versions,
+)
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, generate_with_progress
@@ -253,55 +264,15 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the reports, print the table, what to know about it and where the files are; 1 if responses failed."""
+    """Write the reports, print the summary, what to know about it and where the files are; 1 if responses failed."""
     reports = write_reports(folder)
-    rows = [("task", "metric", "score", "95 % interval", "published")]
-    notes = []
-    for name, task in results["tasks"].items():
-        for number, (metric, own) in enumerate(_scores(task)):
-            known = next((found["values"] for found in task["references"] if found["metric"] == metric), None)
-            score, interval = "-", ""
-            if own is not None:
-                error = own["standard_error"]
-                score = f"{100 * own['value']:5.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-                interval = "" if own["low"] is None else f"[{100 * own['low']:.1f}, {100 * own['high']:.1f}]"
-            rows.append(
-                (
-                    "" if number else name,
-                    metric,
-                    score,
-                    interval,
-                    best_published(known, results["model"]["model"]) if known else "",
-                )
-            )
-        failed, summary = task["failed_responses"], task["summary"]
-        if failed:
-            notes.append(f"{name}: {failed} responses FAILED and are in no mean; the same command tries them again")
-        if summary["grader_failures"]:
-            notes.append(f"{name}: {summary['grader_failures']} responses could not be judged; they are in no mean")
-        if summary["truncated"]:
-            share = f"{100 * summary['truncated']:.1f} %"
-            notes.append(f"{name}: {share} of the responses were cut off at their longest length")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print("".join(f"{note}\n" for note in notes), end="")
+    print(summary_table(load_run(folder)))
+    failed = sum(task["failed_responses"] for task in results["tasks"].values())
+    if failed:
+        print(f"{failed} responses FAILED and are in no mean; the same command tries them again")
     print(f"results: {folder / RESULTS}; every response and verdict: {folder}/TASK/{SAMPLES}")
     print(f"reports: {', '.join(map(str, reports))}")
-    return 1 if any(task["failed_responses"] for task in results["tasks"].values()) else 0
-
-
-def _scores(task: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any] | None]]:
-    """Metrics of a task with their estimates; None where nothing could be judged."""
-    n, scores = task["summary"]["samples_per_problem"], task["summary"]["scores"]
-    found = [("accuracy" if metric == "avg@1" else metric, own) for metric, own in scores.items()]
-    for metric, value in (task["choice"] or {}).items():
-        # Micro-F1 is the accuracy, so its error is known; that of macro-F1 is not.
-        if metric in task["metrics"] and metric != "accuracy":
-            mean = scores[f"avg@{n}"]
-            alike = metric == "micro_f1" and mean is not None and abs(mean["value"] - value) < 1e-9
-            found.append((metric, mean if alike else {"value": value, "standard_error": None, "low": None}))
-    return found
+    return 1 if failed else 0
 
 
 @command("eval.run", BackendError, NoData, SourceError, TaskError)

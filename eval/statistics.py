@@ -258,22 +258,3 @@ def _interval(differences: np.ndarray, response: float) -> tuple[float | None, f
     half = float(_quantile(wider.size - 1) * wider.std() / math.sqrt(wider.size))
     centre = float(wider.mean())
     return error, max(-1.0, centre - half), min(1.0, centre + half)
-
-
-def mean_difference(tasks: Sequence[Mapping[str, Any]]) -> dict[str, float | None] | None:
-    """Mean of the differences of :func:`compare_runs` over tasks that share no problem, with its interval.
-
-    The errors of the tasks are independent, so the standard error of the mean is the root of the sum of their squares,
-    over the number of tasks. The interval is Student's with Welch's and Satterthwaite's degrees of freedom (Biometrics
-    Bulletin 2, 1946). None with less than two tasks.
-    """
-    if len(tasks) < 2:
-        return None
-    value = sum(own["difference"] for own in tasks) / len(tasks)
-    known = [(own["standard_error"], own["problems"] - 1) for own in tasks if own["standard_error"] is not None]
-    error = math.sqrt(sum(own**2 for own, _ in known)) / len(tasks)
-    if len(known) < len(tasks) or error == 0:
-        return {"value": value, "standard_error": None, "low": None, "high": None}
-    freedom = sum(own**2 for own, _ in known) ** 2 / sum(own**4 / degrees for own, degrees in known)
-    half = _quantile(freedom) * error
-    return {"value": value, "standard_error": error, "low": max(-1.0, value - half), "high": min(1.0, value + half)}

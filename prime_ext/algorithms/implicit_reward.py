@@ -27,16 +27,9 @@ def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
     return beta * log_ratio_BT
 
 
-def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """V_t = beta * (q_1 + ... + q_t) and V_t / t with t counting valid tokens (IPVRM, arXiv 2604.13197, Eq. 5).
-
-    The value includes the token t itself, as in the released code; sigmoid(V_t / t) reads as the probability that the
-    response will be correct. 0 outside the mask, whatever stands there.
-    """
-    kept_BT = beta * wide(kept(log_ratio_BT, mask_BT))
-    valid_BT = mask_BT.bool().to(kept_BT.dtype)
-    value_BT = kept_BT.cumsum(-1) * valid_BT
-    return value_BT, value_BT / valid_BT.cumsum(-1).clamp_min(1)
+def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float) -> torch.Tensor:
+    """Compute V_t = beta * (q_1 + ... + q_t), ``(B, T)``: 0 outside the mask, whatever stands there."""
+    return kept((beta * wide(kept(log_ratio_BT, mask_BT))).cumsum(-1), mask_BT)
 
 
 def implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:

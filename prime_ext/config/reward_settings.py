@@ -58,30 +58,10 @@ class OutcomeSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class AnswerSettings:
-    """How the gold answer is asked for after a step (``prime.process.answer``)."""
-
-    template: Text
-    per_token: Switch
-    most: Count
-
-    @property
-    def parts(self) -> list[str]:
-        """What stands before the gold answer, and behind it."""
-        return self.template.split("{gold}")
-
-    def problems(self, key: str) -> Iterable[str]:
-        """``{gold}`` stands in it once."""
-        if len(self.parts) != 2:
-            yield f"{key}.template must have {{gold}} once, the place of the gold answer"
-
-
-@dataclass(frozen=True, config=STRICT)
 class ProcessSettings:
     """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
 
-    scorer: Literal["implicit_prm", "step_scorer", "answer_likelihood"]
-    answer: AnswerSettings
+    scorer: Literal["implicit_prm", "step_scorer"]
     coefficient: PositiveOrZero
     target: Literal["reference", "policy"]
     form: Literal["sampled", "kl"]
@@ -129,15 +109,13 @@ class ProcessSettings:
         """What does not go together."""
         key, granularity = "prime.process", self.granularity
         defaults = defaults_of("prime/prime.yaml")["process"] | defaults_of("chain/plain.yaml")
-        yield from self.answer.problems(f"{key}.answer")
         yield from unread(self, defaults, key, self._readings())
         yield from chain_problems(key, self)
-        if self.scorer == "implicit_prm":
+        if self.scores_steps:
+            if granularity not in ("step", "response"):
+                yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
+        else:
             yield from self._problems_of_log_ratios()
-        places = ("step", "response") if self.scores_steps else ("step", "turn", "response")
-        if self.scorer != "implicit_prm" and granularity not in places:
-            yield f"{key}.granularity={granularity}: {key}.scorer={self.scorer} scores steps; set {' or '.join(places)}"
-        if not self.scores_steps:
             yield from self._problems_of_signed_scores()
 
     def _problems_of_log_ratios(self) -> Iterable[str]:

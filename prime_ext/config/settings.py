@@ -17,20 +17,17 @@ from prime_ext.config.checks import (
     CountOrZero,
     Number,
     Positive,
-    PositiveOrZero,
     Reading,
     Section,
     Share,
     Switch,
     Text,
     defaults_of,
-    read,
     unread,
 )
 from prime_ext.config.checks import (
     SettingsError as SettingsError,
 )
-from prime_ext.config.prm_inputs import InputSettings
 from prime_ext.config.reward_settings import (
     AnchorSettings,
     OutcomeSettings,
@@ -41,18 +38,10 @@ from prime_ext.config.reward_settings import (
 from prime_ext.config.variant import VARIANTS
 
 # Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch.
-Loss = Literal["ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm"]
+Loss = Literal["ce", "dpo", "nca", "kto"]
 LOSSES = get_args(Loss)
-LOSSES_THAT_NEED_SCORES = ("bon_rm", "dpo", "kto")
-LOSSES_OF_HARD_LABELS = ("dpo", "kto", "ipvrm")
-LOSSES_WITH_BIAS = ("ce", "bon_acc", "bon_rm")
-# What prm.loss_options may hold: the options of each loss and their types.
-LOSS_OPTIONS: dict[str, dict[str, type]] = {
-    "kto": {"desirable_weight": float, "undesirable_weight": float},
-    "ipvrm": {"margin": float, "adaptive_boundary": bool, "dynamic_weight": bool, "time_weight": str},
-}
-_OPTION_TYPES: dict[type, Any] = {float: PositiveOrZero, bool: Switch, str: Literal["uniform", "early", "late"]}
-
+LOSSES_THAT_NEED_SCORES = ("dpo", "kto")
+LOSSES_OF_HARD_LABELS = ("dpo", "kto")
 OnFailure = Literal["drop", "zero", "stop"]
 AtLeastOne = Annotated[Number, Field(ge=1)]
 
@@ -146,8 +135,6 @@ class PrimeSettings(Section):
     @property
     def needs_steps(self) -> bool:
         """Whether the trainer cuts responses into steps; a step scorer tells where those that it scored end."""
-        if self.process.scorer == "answer_likelihood":
-            return self.process.granularity != "turn"
         return self.process.scorer == "implicit_prm" and self.process.granularity == "step"
 
     @property
@@ -220,29 +207,6 @@ class ReplaySettings:
 
     batches: CountOrZero
     ratio: Positive
-    store: Literal["disk", "memory"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class FollowSettings:
-    """Weights of a PRM that is never trained (``prm.follow_policy``)."""
-
-    freq: CountOrZero
-    decay: Share
-
-
-@dataclass(frozen=True, config=STRICT)
-class ServerSettings:
-    """A server that scores in place of a PRM in the actor's processes (``prm.server``)."""
-
-    address: Text | None
-    model: Text | None
-    concurrency: Count
-    attempts: Count
-    timeout_seconds: Positive
-    api_key_variable: Text | None
-    check_rows: CountOrZero
-    max_difference: Positive
 
 
 # Sections of prm that are verl's own dataclasses.
@@ -257,12 +221,7 @@ class PRMSettings(Section):
     enable: Switch
     beta: Positive
     loss: Loss
-    loss_options: Mapping[str, Any]
     bias: BiasSettings
-    teachers: Mapping[str, Text] | None
-    inputs: InputSettings
-    follow_policy: FollowSettings
-    server: ServerSettings
     update_mode: Literal["none", "before", "after", "interleaved"]
     replay: ReplaySettings
     epochs: Count
@@ -283,11 +242,6 @@ class PRMSettings(Section):
         return self.update_mode != "none"
 
     @property
-    def saved(self) -> bool:
-        """Whether checkpoints hold the PRM: it is trained, or has weights that no other model has."""
-        return self.trained or self.follow_policy.freq > 1 or self.follow_policy.decay > 0
-
-    @property
     def temperature_of_policy(self) -> bool:
         """Whether the reference was taken at the temperature of the rollouts, so that the PRM has to be too."""
         return self.reference in ("policy", "kl")
@@ -299,51 +253,18 @@ class PRMSettings(Section):
             values = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
         return super().from_mapping(values)
 
-    def _problems_of_loss_options(self) -> Iterable[str]:
-        allowed = LOSS_OPTIONS.get(self.loss, {})
-        for name, value in self.loss_options.items():
-            key = f"prm.loss_options.{name}"
-            if name in allowed:
-                read(_OPTION_TYPES[allowed[name]], value, key)
-            else:
-                yield f"{key} is not an option of prm.loss={self.loss}; it has {', '.join(allowed) or 'none'}"
-
-    def _problems_of_server(self) -> Iterable[str]:
-        """What a server cannot do."""
-        key = f"prm.server.address={self.server.address}"
-        if self.trained:
-            yield f"{key} scores and is never trained; set prm.update_mode=none (it is {self.update_mode})"
-        if self.reference in ("frozen", "base"):
-            yield f"{key}: prm.reference={self.reference} would be a model here; set it to policy, kl or none"
-        if self.follow_policy.freq or self.teachers:
-            yield f"{key} is one model that stays as it is; leave prm.follow_policy.freq=0 and prm.teachers=null"
-
     def _readings(self) -> list[Reading]:
         """What keys are read with."""
         in_updates = ("epochs", "bias.enable", "trainable_layers", "replay.batches")
-        of_bias = f"with prm.loss={self.loss}, only with {', '.join(LOSSES_WITH_BIAS)}"
         return [
             (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
-            (["server"], self.server.address is not None, "without prm.server.address"),
-            (["follow_policy.decay"], self.follow_policy.freq > 0, "with prm.follow_policy.freq=0"),
-            (["bias.enable"], self.loss in LOSSES_WITH_BIAS, of_bias),
+            (["bias.enable"], self.loss == "ce", f"with prm.loss={self.loss}, only with ce"),
         ]
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        trained = f"; set prm.update_mode=none (it is {self.update_mode})" if self.trained else ""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
-        yield from self._problems_of_loss_options()
-        yield from self.inputs.problems()
         yield from unread(self, defaults_of("prm/implicit_prm.yaml"), "prm", self._readings())
-        if self.server.address is not None:
-            yield from self._problems_of_server()
-        if self.follow_policy.freq and self.trained:
-            yield f"prm.follow_policy is for a PRM that is never trained{trained}, or freq=0"
-        if self.follow_policy.freq and self.teachers:
-            yield "prm.follow_policy is for one PRM that is the policy's average, not for prm.teachers; set freq=0"
-        if self.teachers and self.trained:
-            yield f"prm.teachers are models that are never trained{trained}"
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"

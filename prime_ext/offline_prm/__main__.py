@@ -23,6 +23,7 @@ from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mi
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -82,12 +83,10 @@ def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
         if not train.prompts:
             raise BadData(
                 f"{', '.join(data.train_paths)}: no prompt has both a correct and a wrong response, which "
-                f"prm.loss={prm.loss} needs; ce, kto and ipvrm do not"
+                f"prm.loss={prm.loss} needs; ce, nca and kto do not"
             )
     if not train.prompts:
         raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
-    if prm.loss == "kto" and prm.kto.mismatched and len(train.prompts) < 2:
-        raise BadData(f"{', '.join(data.train_paths)}: prm.kto.mismatched=true needs at least two prompts")
     return train, validation
 
 
@@ -143,8 +142,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     if main_rank:
         description = {
             "loss": settings.prm.loss,
-            "beta": settings.prm.scale,
-            "loss_options": {**settings.prm.prepare_options, **settings.prm.loss_options},
+            "beta": settings.prm.beta,
             "reference": model_name(settings.prm.reference_path),
             "initial_model": model_name(config.model.path),
             "append_eos": settings.data.append_eos,
@@ -212,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         _single_rank()
         checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
         train(config, settings)
-    except (SettingsError, BadData, TextError) as error:
+    except (SettingsError, BadData, TextError, RunError) as error:
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2

@@ -30,14 +30,12 @@ def step_scores(
     """Logit of each step at its last token, ``(B, T)``; what stands at other tokens means nothing.
 
     * ``prefix``: beta * (sum of q up to and including the token), what ImplicitPRM thresholds on ProcessBench;
-    * ``prefix_mean``: that divided by the number of tokens (IPVRM);
     * ``step``: beta * (sum of q inside the step), as the released step-level trainer of ImplicitPRM has it.
     """
     if score == "step":
         spans = step_spans(end_BT, mask_BT)
         return place_at_ends(sum_over_steps(beta * log_ratio_BT, spans), spans)
-    value_BT, mean_BT = prefix_values(log_ratio_BT, mask_BT, beta)
-    return value_BT if score == "prefix" else mean_BT
+    return prefix_values(log_ratio_BT, mask_BT, beta)
 
 
 def step_loss(score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.Tensor, squared: bool) -> torch.Tensor:
@@ -54,7 +52,17 @@ def step_loss(score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.T
 
 
 class StepLoss(PRMLoss):
-    """``step_ce`` or ``step_mse`` of a micro-batch; its one option is ``score``, see :func:`step_scores`."""
+    """``step_ce`` or ``step_mse`` of a micro-batch.
+
+    Args:
+        name: of the loss.
+        beta: scale of the log-ratios.
+        score: what is scored, see :func:`step_scores`.
+    """
+
+    def __init__(self, name: str, beta: float, score: str):
+        super().__init__(name, beta)
+        self.score = score
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
@@ -65,7 +73,7 @@ class StepLoss(PRMLoss):
         fields = data.select(*names).to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
-        score_BT = step_scores(ratio_BT, mask_BT, fields[STEP_END], self.beta, **self.options)
+        score_BT = step_scores(ratio_BT, mask_BT, fields[STEP_END], self.beta, self.score)
         label_BT, weight_BT = fields[STEP_LABEL].float(), fields[STEP_WEIGHT].float()
         return step_loss(score_BT, label_BT, weight_BT, squared=self.name == "step_mse") * data["dp_size"], {}
 
@@ -94,7 +102,7 @@ def validation_metrics(
     sum_B = torch.stack([ratio.sum() for ratio in ratios])
     label_B, group_B = outcomes_and_groups(examples)
     metrics = {
-        "val/cross_entropy": float(F.binary_cross_entropy_with_logits(settings.scale * sum_B, label_B)),
+        "val/cross_entropy": float(F.binary_cross_entropy_with_logits(settings.beta * sum_B, label_B)),
         "val/accuracy": absolute_accuracy(sum_B, label_B),
         "val/responses": float(len(examples)),
     }
@@ -116,7 +124,7 @@ def _of_steps(
         end_1T = torch.zeros(1, len(ratio_T))
         end_1T[0, list(sequence.step_ends)] = 1.0
         mask_1T = torch.ones_like(end_1T)
-        score_T = step_scores(ratio_T[None], mask_1T, end_1T, settings.scale, settings.steps.score)[0]
+        score_T = step_scores(ratio_T[None], mask_1T, end_1T, settings.beta, settings.steps.score)[0]
         for end, label in zip(sequence.step_ends, sequence.step_labels, strict=True):
             if label is not None:
                 scores.append(score_T[end])

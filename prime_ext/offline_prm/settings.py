@@ -12,7 +12,6 @@ from prime_ext.config.checks import (
     Count,
     CountOrZero,
     Positive,
-    PositiveOrZero,
     Share,
     Switch,
     Text,
@@ -22,10 +21,8 @@ from prime_ext.config.checks import (
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 
 STEP_LOSSES = ("step_ce", "step_mse")
-# Losses that need responses of both classes, and the default scale where it is not 0.05.
+# Losses that need responses of both classes.
 LOSSES_OF_MIXED_GROUPS = ("dpo",)
-DEFAULT_BETA = 0.05
-BETA_OF_LOSS = {"ipvrm": 10.0}
 
 Paths = Annotated[Text | list[Text] | None, Field(description="a path or a list of paths")]
 
@@ -63,31 +60,10 @@ def _paths(value: str | list[str] | None) -> list[str]:
 
 
 @dataclass(frozen=True, config=STRICT)
-class IPVRMSettings:
-    """Options of the loss ``ipvrm`` (``prm.ipvrm``)."""
-
-    margin: PositiveOrZero | None
-    """None: beta / 2."""
-    adaptive_boundary: Switch
-    dynamic_weight: Switch
-    time_weight: Literal["uniform", "early", "late"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class KTOSettings:
-    """Options of the loss ``kto`` (``prm.kto``)."""
-
-    mismatched: Switch
-    """Take the anchor over prompts with responses to other prompts, as in the paper; two more forward passes."""
-    desirable_weight: PositiveOrZero
-    undesirable_weight: PositiveOrZero
-
-
-@dataclass(frozen=True, config=STRICT)
 class StepSettings:
     """How steps are joined, labelled and scored by the losses of step labels (``prm.steps``)."""
 
-    score: Literal["prefix", "prefix_mean", "step"]
+    score: Literal["prefix", "step"]
     after_error: Literal["wrong", "keep", "ignore"]
     prefix: str
     separator: str
@@ -97,13 +73,10 @@ class StepSettings:
 class LossSettings:
     """The section ``prm``."""
 
-    loss: Literal["ce", "bon_acc", "bon_rm", "dpo", "nca", "kto", "ipvrm", "step_ce", "step_mse"]
+    loss: Literal["ce", "dpo", "nca", "kto", "step_ce", "step_mse"]
     """From response labels, or one of :data:`STEP_LOSSES` from step labels."""
-    beta: Positive | None
-    """None: 0.05, and 10 for ``ipvrm``."""
+    beta: Positive
     reference_path: Text
-    ipvrm: IPVRMSettings
-    kto: KTOSettings
     steps: StepSettings
 
     @property
@@ -114,29 +87,6 @@ class LossSettings:
     @property
     def hard_labels(self) -> bool:
         return self.loss in LOSSES_OF_HARD_LABELS
-
-    @property
-    def scale(self) -> float:
-        """The value of beta in use."""
-        return BETA_OF_LOSS.get(self.loss, DEFAULT_BETA) if self.beta is None else self.beta
-
-    @property
-    def prepare_options(self) -> dict[str, Any]:
-        """Options of the loss's part on the whole mini-batch."""
-        if self.loss == "ipvrm":
-            own = self.ipvrm
-            margin = self.scale / 2 if own.margin is None else own.margin
-            return {"margin": margin, "adaptive_boundary": own.adaptive_boundary, "dynamic_weight": own.dynamic_weight}
-        if self.loss == "kto":
-            return {"desirable_weight": self.kto.desirable_weight, "undesirable_weight": self.kto.undesirable_weight}
-        return {}
-
-    @property
-    def loss_options(self) -> dict[str, Any]:
-        """Options of the loss's part on a micro-batch."""
-        if self.by_step:
-            return {"score": self.steps.score}
-        return {"time_weight": self.ipvrm.time_weight} if self.loss == "ipvrm" else {}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -198,5 +148,3 @@ class OfflineSettings:
             )
         if not batching.use_dynamic_bsz and batching.micro_batch_size_per_gpu is None:
             yield "batching.micro_batch_size_per_gpu is missing (use_dynamic_bsz=false)"
-        if self.prm.loss == "kto" and self.prm.kto.mismatched and data.prompts_per_step < 2:
-            yield "prm.kto.mismatched=true needs data.prompts_per_step of at least 2"

@@ -19,8 +19,6 @@ from verl.workers.config import TrainingWorkerConfig
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.kto import mismatched_partners
-from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import (
     Batch,
@@ -31,7 +29,7 @@ from prime_ext.offline_prm.batches import (
     steps_per_epoch,
     usable_groups,
 )
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import Example, LabelledData
 from prime_ext.offline_prm.losses import (
     STEP_END,
     STEP_LABEL,
@@ -45,6 +43,7 @@ from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROB
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 
 
@@ -58,25 +57,20 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path, identity: dict[str, Any], keep: int):
-        self.root, self.keep = root, keep
-        self.identity = json.loads(json.dumps(identity))
+        self.root, self.keep, self.identity = root, keep, identity
 
     def check(self) -> int:
         """The step of the latest whole checkpoint, 0 without any.
 
         Raises:
-            SettingsError: it was written by a run with other settings or data.
+            RunError: it was written by a run with other settings or data.
         """
         steps = complete_steps(self.root)
         if not steps:
             return 0
-        earlier = read_json(self._folder(steps[-1]) / MARKER)["identity"]
-        for key, value in self.identity.items():
-            if earlier.get(key) != value:
-                raise SettingsError(
-                    f"{self._folder(steps[-1])} was written with {key}={earlier.get(key)!r}, now it is "
-                    f"{value!r}; choose another trainer.output_dir or delete the folder"
-                )
+        folder = self._folder(steps[-1])
+        advice = "choose another trainer.output_dir or delete the folder"
+        check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)
         return steps[-1]
 
     def resume(self, worker: ImplicitPRMWorker) -> int:
@@ -134,15 +128,13 @@ class OfflineTrainer:
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
         self.config = config
         self.settings = settings
-        loss = StepLoss if settings.prm.by_step else PRMLoss
-        self.loss = loss(settings.prm.loss, settings.prm.scale, settings.prm.loss_options)
+        prm = settings.prm
+        self.loss = StepLoss(prm.loss, prm.beta, prm.steps.score) if prm.by_step else PRMLoss(prm.loss, prm.beta)
         model = omega_conf_to_dataclass(config.model)
         self.encoder = TextEncoder(model.tokenizer, settings.data.append_eos)
         limits = settings.data.max_length, settings.data.overlong
         self.dropped: dict[str, dict[str, int]] = {}
         self.data, self.dropped["train"] = usable_groups(train, self.encoder, *limits)
-        if settings.prm.loss == "kto" and len(self.data.prompts) < 2:
-            raise BadData(f"{train.examples[0][0].where}: kto needs at least two prompts that fit into data.max_length")
         self.validation = validation
         if validation.prompts:
             self.validation, self.dropped["validation"] = usable_groups(validation, self.encoder, *limits)
@@ -266,9 +258,7 @@ class OfflineTrainer:
         if self._val_reference is None:
             self._val_reference = self._score_in_parts(self.reference, sequences)
         log_probs = self._score_in_parts(self.worker, sequences)
-        ratios = [
-            log_ratio(new, old, torch.ones_like(new)) for new, old in zip(log_probs, self._val_reference, strict=True)
-        ]
+        ratios = _log_ratios(log_probs, self._val_reference)
         return validation_metrics(self.settings.prm, data, examples, sequences, ratios)
 
     # ---- parts of a step -----------------------------------------------------------------------------------------
@@ -285,28 +275,13 @@ class OfflineTrainer:
         label_B, group_B = outcomes_and_groups(examples)
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
         loss, score_B = PRM_LOSSES[prm.loss], None
-        if prm.loss == "kto" and prm.kto.mismatched:
-            score_B = self._mismatched(group_B, valid_B, sequences)
-        elif loss.needs_scores:
-            score_B = self._log_ratio_sums(sequences)
-        rows = loss.prepare(label_B, group_B, valid_B, score_B, **prm.prepare_options)
+        if loss.needs_scores:
+            score_B = _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
+        rows = loss.prepare(label_B, group_B, valid_B, score_B)
         kept = rows.counts_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}
         return kept.tolist(), {name: list(values.unbind()) for name, values in columns.items()}
-
-    def _mismatched(self, group_B: torch.Tensor, valid_B: torch.Tensor, sequences: list[TokenRow]) -> torch.Tensor:
-        """Summed log-ratios of each prompt with a response to another prompt of the mini-batch."""
-        partner_B = mismatched_partners(group_B, valid_B).tolist()
-        limit = self.settings.data.max_length
-        pairs = [
-            TokenRow(own.prompt, sequences[partner].response[: limit - len(own.prompt)])
-            for own, partner in zip(sequences, partner_B, strict=True)
-        ]
-        return self._log_ratio_sums(pairs)
-
-    def _log_ratio_sums(self, sequences: Sequence[TokenRow]) -> torch.Tensor:
-        return _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
 
     @staticmethod
     def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
@@ -367,9 +342,14 @@ class OfflineTrainer:
         return kept
 
 
+def _log_ratios(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Compute the log-ratio of every token, row by row."""
+    return [log_ratio(own, other, torch.ones_like(own)) for own, other in zip(new, old, strict=True)]
+
+
 def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Summed log-ratio of each row."""
-    return torch.stack([(a - b).sum() for a, b in zip(new, old, strict=True)])
+    """Sum the log-ratios of each row."""
+    return torch.stack([ratio_T.sum() for ratio_T in _log_ratios(new, old)])
 
 
 def _last(value: Any) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS, sequence_parallel_ranks
+from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
 from prime_ext.config.settings import PRMSettings
 
 # Engines of verl on which the PRM's worker works.
@@ -24,18 +24,11 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     """One line per combination of settings that cannot work."""
     if not prm.enable:
         return
-    strategy, temperature = config.prm.engine.get("strategy"), config.actor_rollout_ref.rollout.temperature
+    strategy = config.prm.engine.get("strategy")
     if strategy not in ENGINES:
         yield f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, whatever the policy's is"
     yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
-    yield from _check_inputs(config, prm)
-    as_policy = prm.temperature_of_policy or config.prime.process.target == "policy"
-    if prm.server.address is not None and as_policy and temperature != 1:
-        key = f"actor_rollout_ref.rollout.temperature={temperature}"
-        yield f"prm.server gives log-probabilities at temperature 1, to compare with {key}; set that to 1"
-    if prm.server.address is not None and config.prime.process.form == "kl":
-        yield "prm.server gives no distributions; set prime.process.form=sampled"
     if not has_adapter(config.prm.model):
         return
     if prm.trainable_layers is not None:
@@ -87,43 +80,9 @@ def _local_config(model: Any) -> Any:
     return AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code))
 
 
-def _check_inputs(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
-    """What the PRM may read in place of the rollouts, and the weights that it may take from the policy."""
-    model, policy, retokenize = config.prm.model, config.actor_rollout_ref, "prm.inputs.retokenize=true"
-    by_token = config.prime.process.form == "kl"
-    if by_token and prm.inputs.retokenize:
-        remedy = "set that to sampled"
-        yield f"{retokenize} gives other tokens than prime.process.form=kl compares one by one; {remedy}"
-    elif by_token and prm.inputs.rewrites and sequence_parallel_ranks(policy.actor) > 1:
-        size = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
-        yield f"prm.inputs.template with prime.process.form=kl needs whole responses on a rank; set {size}=1"
-    if prm.inputs.rewrites and policy.rollout.multi_turn.enable:
-        yield "prm.inputs rewrites responses of one turn; leave actor_rollout_ref.rollout.multi_turn.enable=false"
-    if not prm.inputs.retokenize:
-        return
-    if model.tokenizer_path and model.tokenizer_path == policy.model.tokenizer_path:
-        yield f"{retokenize} with the policy's tokenizer; set prm.model.tokenizer_path=null, or to its own"
-    if prm.follow_policy.freq:
-        yield f"{retokenize} is for another family than the policy's, whose weights it cannot take over"
-
-
 def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     penalty = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     if prm.reference == "kl" and not penalty:
         yield "prm.reference=kl reads that of the policy's KL penalty; set actor_rollout_ref.actor.use_kl_loss=true"
     if prm.reference == "base" and not has_adapter(config.prm.model):
         yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
-    if prm.follow_policy.freq:
-        yield from _check_copies(config, "prm.follow_policy", "policy")
-
-
-def _check_copies(config: DictConfig, key: str, source: str) -> Iterable[str]:
-    """Whether a model of the section ``prm`` can take over the weights of ``policy`` or ``prm``, shard by shard."""
-    policy = config.actor_rollout_ref
-    side, model = (policy.actor, policy.model) if source == "policy" else (config.prm.engine, config.prm.model)
-    theirs, ours = side.get("strategy"), config.prm.engine.get("strategy")
-    if theirs != ours or ours not in ENGINES:
-        engines = f"that of {source} is {theirs}, that of prm.engine is {ours}"
-        yield f"{key} copies weights between engines of one strategy ({' or '.join(ENGINES)}); {engines}"
-    if has_adapter(model):
-        yield f"{key} copies the weights of {source}, which is trained through a LoRA adapter that the copy lacks"

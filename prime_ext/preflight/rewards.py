@@ -40,16 +40,11 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
             estimator: prime.outcome_reads_prm,
         }
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
-    if process.scorer == "answer_likelihood":
-        yield from _check_answer_likelihood(prm)
-    if process.scorer != "implicit_prm" and prime.outcome_reads_prm:
+    if process.scores_steps and prime.outcome_reads_prm:
         yield f"{estimator} reads the implicit PRM, which {scorer} stands in for"
-    told_more = prm.trained or prm.teachers or prm.inputs.template or prm.server.address
-    untrained = prm.enable and process.scorer == "implicit_prm" and not told_more
-    same = config.prm.model.path == config.actor_rollout_ref.model.path or prm.follow_policy.freq
-    if untrained and prm.reference == "policy" and same and not prm.follow_policy.decay:
-        key = f"prm.model.path={config.prm.model.path}"
-        yield f"{key} is the policy itself; name a teacher, give it a hint with prm.inputs.template, or train it"
+    same = config.prm.model.path == config.actor_rollout_ref.model.path
+    if prm.enable and not prm.trained and prm.reference == "policy" and same:
+        yield f"prm.model.path={config.prm.model.path} is the policy itself; name a teacher there, or train it"
     scored = prm.enable or process.scores_steps
     if process.reliability_gate and not (scored and outcome.coefficient > 0):
         yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
@@ -68,17 +63,6 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
         yield from unread(process, defaults, "prime.process", [(OF_SAMPLED, False, where)])
     if prime.distils or prime.anchor.enable:
         yield from _check_targets(config, prime, prm)
-
-
-def _check_answer_likelihood(prm: PRMSettings) -> Iterable[str]:
-    """The PRM's model is asked for answers, and for nothing else."""
-    scorer = "prime.process.scorer=answer_likelihood"
-    if prm.trained:
-        yield f"prm.update_mode={prm.update_mode}: {scorer} asks a model that is not trained by itself; set it to none"
-    if prm.reference != "none":
-        yield f"prm.reference={prm.reference}: {scorer} compares with no reference; set it to none"
-    if prm.inputs.rewrites or prm.teachers:
-        yield f"{scorer} asks prm.model.path in the policy's tokens; leave prm.inputs and prm.teachers as they are"
 
 
 def _check_estimator_of_verl(name: str) -> Iterable[str]:
@@ -136,8 +120,6 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async, or choose variant=guarded"
     if not prime.distils:
         return
-    if prm.teachers:
-        yield f"{name} reads one model, and prm.teachers are several; set prime.process.form=sampled"
     if prm.enable and prm.update_mode not in ("before", "none"):
         yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
     ours, theirs = sequence_parallel_ranks(policy.actor), sequence_parallel_ranks(config.prm)

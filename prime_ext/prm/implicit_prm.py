@@ -12,7 +12,6 @@ import ray
 import torch
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
-from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
@@ -21,7 +20,6 @@ from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.settings import PRMSettings, forward_tokens
-from prime_ext.prm.engines import register_engine
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.prm.worker import (
@@ -43,9 +41,6 @@ logger = logging.getLogger(__name__)
 # Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of another.
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
-TEACHER_GROUP = "teacher{:03d}"
-
-# Inside the PRM's folder of a checkpoint, when the reference changes.
 
 # Where replayed rollouts are kept: in the folder of the run, and in the PRM's folder of a checkpoint.
 REPLAY_FOLDER = "prm_replay"
@@ -72,13 +67,6 @@ class ImplicitPRM:
         self.temperature = rollout.temperature if as_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
-        # Name of the worker group of each model that scores in place of the PRM, by path; the groups, by name.
-        self._path_of_source = settings.teachers or {}
-        paths = sorted(set(self._path_of_source.values()))
-        self._teacher_names = {path: TEACHER_GROUP.format(number) for number, path in enumerate(paths)}
-        self._teacher_groups: dict[str, Any] = {}
-        # The training step at which weights were last moved, by what they were moved for.
-        self._moved: dict[str, int] = {}
         folder = Path(config.trainer.default_local_dir) / REPLAY_FOLDER
         self.replay = PRMReplay(settings.replay, folder) if settings.replay.batches else None
 
@@ -93,8 +81,6 @@ class ImplicitPRM:
         if self.settings.reference == "frozen":
             config = self._worker_config(self.config.prm.reference_path)
             classes[REFERENCE_GROUP] = RayClassWithInitArgs(cls=worker, config=config, role="reference")
-        for path, name in self._teacher_names.items():
-            classes[name] = RayClassWithInitArgs(cls=worker, config=self._worker_config(path), role=name)
         return classes
 
     def _worker_config(self, frozen_path: str | None = None) -> TrainingWorkerConfig:
@@ -102,7 +88,7 @@ class ImplicitPRM:
         section, model, checkpoint = self.config.prm, self.config.prm.model, self.config.prm.checkpoint
         forward_only = frozen_path is not None or not self.settings.trained
         if forward_only:
-            # It has weights only; those of the reference are saved when they change.
+            # It has weights only.
             checkpoint = OmegaConf.merge(checkpoint, {"save_contents": ["model"], "load_contents": ["model"]})
         if frozen_path is not None:
             model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
@@ -123,53 +109,34 @@ class ImplicitPRM:
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the actor's worker group and build the engines."""
-        names = [PRM_GROUP, *[REFERENCE_GROUP] * (self.settings.reference == "frozen"), *self._teacher_names.values()]
+        names = [PRM_GROUP, *[REFERENCE_GROUP] * (self.settings.reference == "frozen")]
         groups = actor_group.spawn(prefix_set=set(names))
         for name in names:
             groups[name].reset()
         self._worker_group, self._reference_group = groups[PRM_GROUP], groups.get(REFERENCE_GROUP)
-        self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta, self._loss_options[1]))
-        self._teacher_groups = {name: groups[name] for name in self._teacher_names.values()}
-        if self.settings.follow_policy.freq:
-            actor_group.execute_with_func_generator(_register_policy)
+        self._worker_group.set_loss_fn(PRMLoss(self.settings.loss, self.settings.beta))
         logger.info(
             "implicit PRM ready: update_mode=%s reference=%s", self.settings.update_mode, self.settings.reference
         )
 
     def save(self, folder: str, global_step: int) -> None:
         """Model, optimiser, schedule and random state, as ``prm.checkpoint.save_contents`` says, of what changes."""
-        if self.settings.saved:
+        if self.settings.trained:
             self._worker_group.save_checkpoint(folder, global_step=global_step)
         if self.replay is not None:
             self.replay.save(Path(folder) / REPLAY_FOLDER)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when the folder is missing."""
-        if self.settings.saved:
+        if self.settings.trained:
             saved_with = "prm.enable=false or prm.update_mode=none"
-            _load(self._worker_group, folder, delete_after_load, "PRM", saved_with)
+            if not os.path.isdir(folder):
+                raise FileNotFoundError(f"the checkpoint has no PRM at {folder}; it was saved with {saved_with}")
+            self._worker_group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
         if self.replay is not None:
             self.replay.load(Path(folder) / REPLAY_FOLDER)
 
     # ---- one step ----------------------------------------------------------------------------------------------
-
-    def _due(self, what: str, frequency: int, step: int) -> bool:
-        """Whether training step ``step`` (from 1) begins a new period of so many; once, however often the step asks."""
-        if not frequency or step == 1 or (step - 1) % frequency or step == self._moved.get(what):
-            return False
-        self._moved[what] = step
-        return True
-
-    def follow_policy(self, step: int) -> None:
-        """Move the weights towards the policy's before the updates of training step ``step``, if it is one for that."""
-        follow = self.settings.follow_policy
-        if not self._due("follow_policy", follow.freq, step):
-            return
-        if follow.decay:
-            self._worker_group.average_weights("policy", follow.decay)
-        else:
-            self._worker_group.take_over_weights("policy")
-        logger.info("step %d: the PRM has newer weights of the policy", step)
 
     def reference(self, batch: KVBatchMeta, as_update: bool = False) -> tuple[KVBatchMeta, torch.Tensor]:
         """Write the reference's log-probabilities, from a pass of its own only if ``prm.reference`` needs one.
@@ -192,54 +159,16 @@ class ImplicitPRM:
             self._score(group, scored, REFERENCE_LOG_PROBS, **extra)
             batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
-        name = self.reference_of_policy or "response_mask"
+        # verl has it already, in a field of its own.
+        name = {"policy": "old_log_probs", "kl": "ref_log_prob"}.get(kind, "response_mask")
         log_prob_BT = transfer.fetch_padded(batch, [name])[name]
         if kind == "none":
             log_prob_BT = torch.zeros_like(log_prob_BT, dtype=torch.float32)
         return transfer.put_tokens(batch, {REFERENCE_LOG_PROBS: log_prob_BT}), log_prob_BT
 
-    @property
-    def reference_of_policy(self) -> str | None:
-        """The field of verl's in which the reference already is, if it is the policy's."""
-        return {"policy": "old_log_probs", "kl": "ref_log_prob"}.get(self.settings.reference)
-
-    def score(self, batch: KVBatchMeta, rollouts: KVBatchMeta | None = None) -> KVBatchMeta:
-        """Write the log-probabilities of the PRM, or of the teacher of a row's data source.
-
-        Args:
-            batch: the rows.
-            rollouts: those that the rows stand for, where they are rows of the PRM's own.
-        """
-        if not self._teacher_names:
-            return self._score(self._worker_group, batch, PRM_LOG_PROBS)
-        rows_of: dict[str | None, list[int]] = {}
-        for row, source in enumerate(transfer.fetch_values(rollouts or batch, "data_source")):
-            rows_of.setdefault(self._teacher_names.get(self._path_of_source.get(source, "")), []).append(row)
-        log_probs: list[torch.Tensor] = [torch.empty(0)] * len(batch)
-        for name, rows in rows_of.items():
-            group = self._worker_group if name is None else self._teacher_groups[name]
-            field = f"{name or PRM_GROUP}_log_probs"
-            # Every rank gets as many rows; what fills up is scored for nothing.
-            others = sorted(set(range(len(batch))) - set(rows))
-            fill = others[: -len(rows) % self.data_parallel_size()]
-            self._score(group, transfer.select(batch, [*rows, *fill]), field)
-            found = transfer.fetch_rows(transfer.select(batch, rows), [field])[field]
-            for row, log_prob_T in zip(rows, found, strict=True):
-                log_probs[row] = log_prob_T
-        return self._put_scores(batch, log_probs)
-
-    @staticmethod
-    def _put_scores(batch: KVBatchMeta, log_probs: list[torch.Tensor]) -> KVBatchMeta:
-        return transfer.put_rows(batch, {PRM_LOG_PROBS: torch.nested.as_nested_tensor(log_probs, layout=torch.jagged)})
-
-    @property
-    def longest_row(self) -> int | None:
-        """Tokens of a row that fit into a pass, over its sequence-parallel ranks; None: no bound is known."""
-        if not self.settings.use_dynamic_bsz:
-            return None
-        section = self.config.prm
-        tokens = self.settings.max_token_len_per_gpu if self.settings.trained else forward_tokens(section)
-        return tokens * int(section.engine.get("ulysses_sequence_parallel_size", 1))
+    def score(self, batch: KVBatchMeta) -> None:
+        """Write the PRM's log-probabilities of these rows."""
+        self._score(self._worker_group, batch, PRM_LOG_PROBS)
 
     @property
     def reward_noise(self) -> float:
@@ -279,7 +208,7 @@ class ImplicitPRM:
             the batch in the order of the update.
         """
         plan, loss = self._plan(batch, replayed_B, mini_batch_rows), PRM_LOSSES[self.settings.loss]
-        rows = loss.prepare(label_B.float(), group_B, valid_B, score_B, **self._loss_options[0])
+        rows = loss.prepare(label_B.float(), group_B, valid_B, score_B)
         fields = {
             LABEL: rows.target_B,
             WEIGHT: rows.weight_B * plan.weight_B,
@@ -337,25 +266,16 @@ class ImplicitPRM:
             With sequence or tensor parallelism every rank of a group counts its own share or copy.
         """
         counts = {"forward": 0, "backward": 0, "reference": 0}
-        for group in (self._worker_group, *self._teacher_groups.values()):
-            for rank in group.take_pass_counts():
-                counts["forward"] += rank["forward"]
-                counts["backward"] += rank["backward"]
+        for rank in self._worker_group.take_pass_counts():
+            counts["forward"] += rank["forward"]
+            counts["backward"] += rank["backward"]
         if self._reference_group is not None:
             counts["reference"] = sum(rank["forward"] for rank in self._reference_group.take_pass_counts())
         return counts
 
-    @property
-    def _loss_options(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Options of the two parts of the loss: what is prepared on the driver, and what runs on the workers."""
-        options = dict(self.settings.loss_options)
-        on_workers = {name: options.pop(name) for name in ("time_weight",) if name in options}
-        return options, on_workers
-
-    def _score(self, group: Any, batch: KVBatchMeta, name: str, **extra: Any) -> KVBatchMeta:
+    def _score(self, group: Any, batch: KVBatchMeta, name: str, **extra: Any) -> None:
         options = {OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False, **extra}
         transfer.wait_for(group.score(transfer.with_options(batch, temperature=self.temperature, **options)))
-        return transfer.with_field(batch, name)
 
     def _update_options(self, mini_batch_rows: int | None = None) -> dict[str, Any]:
         rows = mini_batch_rows or self.mini_batch_rows
@@ -381,15 +301,3 @@ class ImplicitPRM:
         if mesh not in group._dispatch_info:
             group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
         return max(group._dispatch_info[mesh]) + 1
-
-
-def _load(group: Any, folder: str, delete_after_load: bool, what: str, saved_with: str) -> None:
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(f"the checkpoint has no {what} at {folder}; it was saved with {saved_with}")
-    group.load_checkpoint(local_path=folder, del_local_after_load=delete_after_load)
-
-
-def _register_policy(worker: Any) -> DataProto:
-    """Runs in the actor's worker: make the policy's engine known to the PRM's workers of the same process."""
-    register_engine("policy", worker.actor.engine)
-    return DataProto()

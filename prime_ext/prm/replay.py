@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the PRM's last updates, to be drawn from again: tensors in files, or in the host's memory.
+"""Rollouts of the PRM's last updates, to be drawn from again: tensors in files.
 
 A batch of B rollouts is a mapping of flat tensors, one file in safetensors:
 
@@ -38,15 +38,15 @@ class PRMReplay:
 
     Args:
         settings: the section ``prm.replay``.
-        folder: of the store on disk; touched at the first update, when a run is sure to own it.
+        folder: of the store; touched at the first update, when a run is sure to own it.
     """
 
     def __init__(self, settings: ReplaySettings, folder: Path):
         self.settings = settings
         self.folder = folder
         self._settled = False
-        # By number: a file, or, of the store in memory, the batch itself.
-        self._batches: dict[int, Path | dict[str, torch.Tensor]] = {}
+        # The file of each batch, by number.
+        self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
         """Rollouts beside so many new ones: ``ratio`` times as many, drawn without replacement, or all there are.
@@ -55,32 +55,26 @@ class PRMReplay:
             For each rollout ``label``, ``input_ids``, ``position_ids``, ``prompts``, ``responses``, ``response_mask``
             and ``reference``.
         """
-        places = [(number, row) for number in sorted(self._batches) for row in range(self._size(number))]
+        places = [(number, row) for number in sorted(self._batches) for row in range(_size(self._batches[number]))]
         generator = torch.Generator().manual_seed(self._next)
         wanted = round(self.settings.ratio * new)
         drawn = [places[place] for place in torch.randperm(len(places), generator=generator)[:wanted].tolist()]
-        batches = {number: _rows(self._load(number)) for number in {number for number, _ in drawn}}
+        batches = {number: _rows(load_file(self._batches[number])) for number in {number for number, _ in drawn}}
         return [batches[number][row] for number, row in drawn]
 
     def add(self, batch: Mapping[str, torch.Tensor]) -> None:
         """Remember a batch, and forget the one that is too old for it."""
         number = self._next
-        if self.settings.store == "memory":
-            self._batches[number] = dict(batch)
-        else:
-            self._settle()
-            path = self.folder / _name(number)
-            _write(path, batch)
-            self._batches[number] = path
+        self._settle()
+        self._batches[number] = self.folder / _name(number)
+        with atomic_path(self._batches[number]) as temporary:
+            save_file(dict(batch), temporary)
         for old in sorted(self._batches)[: -self.settings.batches]:
-            gone = self._batches.pop(old)
-            if isinstance(gone, Path):
-                gone.unlink()
+            self._batches.pop(old).unlink()
 
     def save(self, folder: Path) -> None:
         """Put all batches into a folder of a checkpoint; files are linked, so that they take no more room."""
-        if self.settings.store == "disk":
-            self._settle()
+        self._settle()
         self._fill(folder)
 
     def load(self, folder: Path) -> None:
@@ -94,9 +88,7 @@ class PRMReplay:
                 f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay.batches=0"
             )
         files = _files(folder)
-        newest = {number: files[number] for number in sorted(files)[-self.settings.batches :]}
-        in_memory = self.settings.store == "memory"
-        self._batches = {number: load_file(path) if in_memory else path for number, path in newest.items()}
+        self._batches = {number: files[number] for number in sorted(files)[-self.settings.batches :]}
 
     @property
     def _next(self) -> int:
@@ -114,22 +106,8 @@ class PRMReplay:
         folder.mkdir(parents=True, exist_ok=True)
         for path in _files(folder).values():
             path.unlink()
-        for number, batch in self._batches.items():
-            if isinstance(batch, Path):
-                _link(batch, folder / _name(number))
-            else:
-                _write(folder / _name(number), batch)
-
-    def _load(self, number: int) -> dict[str, torch.Tensor]:
-        batch = self._batches[number]
-        return load_file(batch) if isinstance(batch, Path) else batch
-
-    def _size(self, number: int) -> int:
-        batch = self._batches[number]
-        if not isinstance(batch, Path):
-            return len(batch["label"])
-        with safe_open(batch, framework="pt") as file:
-            return file.get_slice("label").get_shape()[0]
+        for number, path in self._batches.items():
+            _link(path, folder / _name(number))
 
 
 def pack(rows: Mapping[str, Sequence[torch.Tensor]], label_B: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -180,9 +158,10 @@ def _files(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in sorted(found, key=lambda pair: pair[1].name) if match}
 
 
-def _write(path: Path, batch: Mapping[str, torch.Tensor]) -> None:
-    with atomic_path(path) as temporary:
-        save_file(dict(batch), temporary)
+def _size(path: Path) -> int:
+    """Read the number of rollouts in a file, and nothing else of it."""
+    with safe_open(path, framework="pt") as file:
+        return file.get_slice("label").get_shape()[0]
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM as a verl worker: a language model on verl's FSDP engines, and its loss."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +112,14 @@ class PRMLoss:
     Args:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         beta: scale of the reward.
-        options: options of the function ``loss`` of that entry.
 
     Attributes:
         bias: the trained bias, if there is one; the worker puts it there.
     """
 
-    def __init__(self, name: str, beta: float, options: Mapping[str, Any] | None = None):
+    def __init__(self, name: str, beta: float):
         self.name = name
         self.beta = beta
-        self.options = dict(options or {})
         self.bias: OutcomeBias | None = None
         self._recorded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
@@ -139,7 +136,7 @@ class PRMLoss:
         ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
         bias = {} if self.bias is None else {"bias": self.bias.parameter}
-        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **self.options, **bias)
+        loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **bias)
         return loss * data["dp_size"], {}
 
     def start_recording(self) -> None:

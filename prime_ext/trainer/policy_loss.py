@@ -6,8 +6,6 @@
 The targets are the implicit PRM and the running average of the policy's own weights. Their forward passes run inside
 the policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
 tokens as the policy loss is (``actor.loss_agg_mode``), and so do not depend on micro-batches or ranks.
-
-A PRM that reads another prompt than the policy (``prm.inputs.template``) reads it there too, with the same response.
 """
 
 import os
@@ -40,8 +38,6 @@ AVERAGE_GROUP, AVERAGE_FOLDER, AVERAGE_ROLE = "avgpolicy", "policy_average", "av
 COEFFICIENTS = "prime_target_coefficients"
 # And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
 TOP_K = "prime_target_top_k"
-# Fields of rows for which the PRM has a prompt of its own: that prompt, and 1.0, or 0.0 where it lacks the hint.
-PRM_PROMPT, PRM_READS = "prime_prm_prompt", "prime_prm_reads"
 
 
 class PolicyTargets:
@@ -95,7 +91,7 @@ class PolicyTargets:
         """Coefficient of each divergence in the policy's loss of a step, by role.
 
         Args:
-            gate: the reliability gate times the warm-up, in [0, 1]; 1 without either.
+            gate: the reliability gate in [0, 1]; 1 without one.
         """
         found = {}
         if self.settings.distils:
@@ -154,8 +150,6 @@ class TargetedPolicyLoss:
         mask_BT = data["response_mask"].to_padded_tensor(0)
         for role, coefficient in targets_of(data).items():
             kl_BT = padded_responses(model_output[f"kl_{role}"], data["responses"])
-            if role == PRM_GROUP and PRM_READS in data:
-                kl_BT = kl_BT * data[PRM_READS][:, None]
             kl = agg_loss(kl_BT, mask_BT.bool(), config.loss_agg_mode, **config.global_batch_info)
             loss = loss + coefficient * kl
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
@@ -196,12 +190,9 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
     """Logits of a target for a micro-batch of the policy's, divided by the temperature, and the next tokens.
 
     Returns:
-        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's. Of
-        a PRM with a prompt of its own only those of the response mean anything.
+        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's.
     """
-    engine, batch, place_N = engine_of(role), data.copy(), None
-    if role == PRM_GROUP and PRM_PROMPT in data:
-        place_N = _read_own_prompt(batch)
+    engine, batch = engine_of(role), data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}
     options["use_remove_padding"] = engine.engine_config.use_remove_padding
     # verl's way to hand out logits, and to compute nothing from them.
@@ -218,30 +209,7 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
         with torch.autocast(get_device_name(), dtype=dtype, enabled=dtype != torch.float32):
             output = engine.module(**inputs, use_cache=False)
             engine.prepare_model_outputs(output, arguments, batch, logits_processor_func=take)
-    logits_NV, token_N = taken[0], arguments["input_ids_rmpad_rolled"].long()
-    return (logits_NV, token_N) if place_N is None else (logits_NV[place_N], token_N[place_N])
-
-
-def _read_own_prompt(batch: TensorDict) -> torch.Tensor:
-    """Give rows the PRM's prompts in place of the policy's.
-
-    Returns:
-        For each of the policy's packed tokens where the PRM's packing has the one before the same response token; for
-        tokens before which there is none of the response, any.
-    """
-    rows = [batch[name].unbind() for name in ("prompts", PRM_PROMPT, "responses")]
-    sequences, places, begin = [], [], 0
-    for prompt, own_prompt, response in zip(*rows, strict=True):
-        sequences.append(torch.cat((own_prompt, response)))
-        place = torch.full((len(prompt) + len(response),), begin)
-        place[len(prompt) - 1 : -1] = begin + len(own_prompt) - 1 + torch.arange(len(response))
-        places.append(place)
-        begin += len(sequences[-1])
-    batch["prompts"] = batch[PRM_PROMPT]
-    batch["input_ids"] = torch.nested.as_nested_tensor(sequences, layout=torch.jagged)
-    positions = [torch.arange(len(ids), device=ids.device) for ids in sequences]
-    batch["position_ids"] = torch.nested.as_nested_tensor(positions, layout=torch.jagged)
-    return torch.cat(places).to(sequences[0].device)
+    return taken[0], arguments["input_ids_rmpad_rolled"].long()
 
 
 def install_targets(worker: Any) -> DataProto:

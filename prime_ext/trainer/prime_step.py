@@ -90,8 +90,6 @@ class PrimeStep:
         steps_timed_out: responses on which the pattern of the steps took too long.
         value_BT: the critic's value of the state before each token, where the settings need a critic.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
-        compared_log_prob_BT: the same, made comparable with a PRM that has other tokens; None: as they are.
-        scored_BT: tokens that the PRM has something to say about; None: all.
         greedy_B: reward of the greedy response to the same prompt, where the settings need it.
         verl_advantage_BT: the outcome's advantage, where verl has computed it.
         gamma, lam: ``algorithm.gamma`` and ``algorithm.lam``.
@@ -118,20 +116,8 @@ class PrimeStep:
     verl_advantage_BT: torch.Tensor | None = None
     gamma: float = 1.0
     lam: float = 1.0
-    compared_log_prob_BT: torch.Tensor | None = None
-    scored_BT: torch.Tensor | None = None
     turn_end_BT: torch.Tensor | None = None
     turn_reward_BT: torch.Tensor | None = None
-
-    @property
-    def scored_mask_BT(self) -> torch.Tensor:
-        """Response mask, without the tokens that the PRM has nothing to say about."""
-        return self.mask_BT if self.scored_BT is None else self.mask_BT * self.scored_BT
-
-    @property
-    def measured_B(self) -> torch.Tensor:
-        """Rows with scores: without padding, and without those that the PRM has nothing to say about."""
-        return self.valid_B if self.scored_BT is None else self.valid_B & self.scored_BT.any(-1)
 
     def spans(self) -> StepSpans | None:
         """The steps, if the settings need them."""
@@ -228,9 +214,8 @@ class PrimeStep:
         implicit_BT = process_rewards(self._log_ratio(log_prob_BT), beta)
         self.process_reward_BT = implicit_BT
         if self.settings.process.target == "policy" and self.settings.rewards_tokens:
-            old_BT = self.old_log_prob_BT if self.compared_log_prob_BT is None else self.compared_log_prob_BT
-            assert old_BT is not None
-            self.process_reward_BT = policy_relative_rewards(log_prob_BT, old_BT, self.scored_mask_BT)
+            assert self.old_log_prob_BT is not None
+            self.process_reward_BT = policy_relative_rewards(log_prob_BT, self.old_log_prob_BT, self.mask_BT)
         self.measure_sums(implicit_BT.sum(-1))
 
     def measure_scores(self, log_prob_BT: torch.Tensor, when: str, mini_batch_B: torch.Tensor | None = None) -> None:
@@ -246,17 +231,17 @@ class PrimeStep:
         total_B = self._log_ratio(log_prob_BT).sum(-1)
         group_B = self.group_B if mini_batch_B is None else self.group_B * len(self.group_B) + mini_batch_B
         self.measure_pairs(total_B, when, group_B)
-        if self.measured_B.any():
-            accuracy = absolute_accuracy(total_B[self.measured_B], self.label_B[self.measured_B])
+        if self.valid_B.any():
+            accuracy = absolute_accuracy(total_B[self.valid_B], self.label_B[self.valid_B])
             self.metrics[f"prm/absolute_accuracy/{when}_update"] = accuracy
 
     def _log_ratio(self, log_prob_BT: torch.Tensor) -> torch.Tensor:
         assert self.reference_log_prob_BT is not None
-        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.scored_mask_BT)
+        return log_ratio(log_prob_BT, self.reference_log_prob_BT, self.mask_BT)
 
     def measure_sums(self, total_B: torch.Tensor) -> None:
         """Log what the process rewards of responses sum to; given for all rows, padding included."""
-        total_B, label_B = total_B[self.measured_B], self.label_B[self.measured_B]
+        total_B, label_B = total_B[self.valid_B], self.label_B[self.valid_B]
         if not len(total_B):
             return
         self.metrics["prm/reward_sum/mean"] = float(total_B.mean())
@@ -267,7 +252,7 @@ class PrimeStep:
 
     def measure_pairs(self, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None) -> None:
         """Log which share of the pairs of responses of one group the scores order correctly."""
-        rows_B, group_B = self.measured_B, self.group_B if group_B is None else group_B
+        rows_B, group_B = self.valid_B, self.group_B if group_B is None else group_B
         pairs = count_pairs(score_B[rows_B], self.label_B[rows_B], group_B[rows_B])
         if pairs.accuracy is not None:
             self.metrics[f"prm/pair_accuracy/{when}_update"] = pairs.accuracy

@@ -26,7 +26,6 @@ from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.served_prm import ServedPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyTargets
@@ -41,8 +40,7 @@ from prime_ext.trainer.replay_buffer import (
     PromptFilterReplayBufferAsync,
 )
 from prime_ext.trainer.reward_sources import advantages
-from prime_ext.trainer.scorer_rows import ScorerRowsBuilder
-from prime_ext.trainer.step_scorers import AnswerScorer, step_scorer
+from prime_ext.trainer.step_scorers import step_scorer
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json, write_text
 
@@ -64,8 +62,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self.prime = PrimeSettings.of(config)
         prm_settings = PRMSettings.of(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        kind = ImplicitPRM if prm_settings.server.address is None else ServedPRM
-        self.prm = kind(config, prm_settings) if prm_settings.enable else None
+        self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
         self.targets = PolicyTargets(config, self.prime)
         self._target_coefficients: dict[str, float] = {}
         self.gate: ReliabilityGate | None = None
@@ -125,14 +122,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
-        prm, ahead = self.prm, None
-        if isinstance(prm, ServedPRM) and not prm.settings.inputs.rewrites:
-            # A server that reads rollouts as they are scores them as soon as their prompt has passed the filter.
-            ahead = prm.begin if self.prime.process.scorer == "implicit_prm" else None
         return PromptFilterReplayBuffer(
             requeue=self._requeue_prompts,
             on_batch=self._answer_greedily if self.prime.needs_greedy else None,
-            on_kept=ahead,
             **options,
         )
 
@@ -227,16 +219,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _build_scorer(self) -> Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None:
         """What gives the process rewards (``prime.process.scorer``)."""
-        process, prm = self.prime.process, self.prm
-        if process.scores_steps:
+        prm, end_token = self.prm, self.tokenizer.eos_token_id
+        if self.prime.process.scores_steps:
             return step_scorer
         if prm is None:
             return None
-        if process.scorer == "answer_likelihood":
-            return AnswerScorer(prm, process.answer, self.tokenizer, self._end_tokens())
-        rewrites, end_token = prm.settings.inputs.rewrites, self.tokenizer.eos_token_id
-        builder = ScorerRowsBuilder.of(prm, self.tokenizer, self._end_tokens()) if rewrites else None
-        return lambda step, batch: PRMPhase(prm, step, builder, end_token).run(batch)
+        return lambda step, batch: PRMPhase(prm, step, end_token).run(batch)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)

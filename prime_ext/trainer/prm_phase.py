@@ -26,7 +26,6 @@ from prime_ext.prm.worker import (
     WEIGHT,
 )
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.scorer_rows import ScorerRows, ScorerRowsBuilder
 from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
@@ -43,11 +42,9 @@ class PRMPhase:
     Args:
         prm: the PRM.
         step: is told the process rewards.
-        builder: writes the rows that the PRM reads in place of the rollouts; None where it reads those.
         end_token: of the tokenizer.
 
     Attributes:
-        own: those rows, in the order of the rollouts.
         rows: those of the update, padding included: of the step's batch, in its order, then others that only the PRM
             sees; with ``label_B``, ``group_B`` (padding has numbers of its own) and ``valid_B`` (False for padding).
         added: keys of those that are not in the batch; they are cleared in the end.
@@ -55,9 +52,8 @@ class PRMPhase:
         mini_batch_rows: rows of a mini-batch with them; None without any.
     """
 
-    def __init__(self, prm: ImplicitPRM, step: PrimeStep, builder: ScorerRowsBuilder | None = None, end_token: int = 0):
-        self.prm, self.step, self.builder, self.end_token = prm, step, builder, end_token
-        self.own: ScorerRows | None = None
+    def __init__(self, prm: ImplicitPRM, step: PrimeStep, end_token: int = 0):
+        self.prm, self.step, self.end_token = prm, step, end_token
         self.label_B, self.group_B, self.valid_B = step.label_B, step.group_B, step.valid_B
         self.added: list[str] = []
         self.replayed_B: torch.Tensor | None = None
@@ -71,13 +67,11 @@ class PRMPhase:
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do it all. Returns the batch that knows the new fields."""
-        self._begin(batch)
-        if self.own is not None and self.step.settings.distils:
-            batch = self.own.put_prompts(batch)
+        # Of the fields of a rollout workers need only those of a rollout.
+        self.rows = transfer.with_fields(batch, INPUT_FIELDS)
         if not self.valid_B.any():
             # Nothing that it could learn from.
             self.mode = "none"
-        self.prm.follow_policy(self.step.number)
         batch = self._reference(batch)
         replay = self.prm.replay if self.mode != "none" else None
         if replay is not None:
@@ -118,25 +112,10 @@ class PRMPhase:
 
     # ---- what the PRM is trained on ----------------------------------------------------------------------------
 
-    def _begin(self, batch: KVBatchMeta) -> None:
-        """Rows of the batch."""
-        step = self.step
-        self.rows = batch
-        if self.builder is not None:
-            with marked_timer("prm_rows", step.timing):
-                self.own = self.builder.build(batch, step.label_B, step.group_B)
-            step.metrics.update(self.own.metrics)
-            step.scored_BT = self.own.scored_BT
-            if step.old_log_prob_BT is not None:
-                step.compared_log_prob_BT = self.own.smoothed(step.old_log_prob_BT)
-            self.rows, self.valid_B, self.added = self.own.batch, step.measured_B, list(self.own.batch.keys)
-        # Of the fields of a rollout workers need only those of a rollout.
-        self.rows = transfer.with_fields(self.rows, self._inputs)
-
     @property
     def _inputs(self) -> tuple[str, ...]:
-        """Fields of a rollout that all rows have; those of earlier steps and the PRM's own are without images."""
-        return INPUT_FIELDS if self.replayed_B is None and self.own is None else TEXT_FIELDS
+        """Fields of a rollout that all rows have; those of earlier steps are without images."""
+        return INPUT_FIELDS if self.replayed_B is None else TEXT_FIELDS
 
     def _add(self, more: KVBatchMeta, labels: Sequence[float], multiple: int) -> None:
         """Rows of other prompts, with these outcomes, and padding to a multiple of so many.
@@ -181,8 +160,7 @@ class PRMPhase:
         """The new rollouts among the rows, as they are kept for later steps."""
         new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
         new = transfer.select(self.rows, new_B.nonzero()[:, 0].tolist())
-        if self.own is None:
-            transfer.refuse_images(new, "prm.replay; set its batches=0")
+        transfer.refuse_images(new, "prm.replay; set its batches=0")
         fields = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
         fields["reference"] = fields.pop(REFERENCE_LOG_PROBS)
         return pack(fields, self.label_B[new_B])
@@ -191,16 +169,11 @@ class PRMPhase:
 
     def _reference(self, batch: KVBatchMeta) -> KVBatchMeta:
         with marked_timer("prm_reference", self.step.timing):
-            if self.own is not None and (name := self.prm.reference_of_policy) is not None:
-                self.own.put(name, transfer.fetch_padded(batch, [name])[name].float())
             # The scores come from the passes of the update.
             as_update = self.mode == "interleaved"
             rows, log_prob_BT = self.prm.reference(self.rows, as_update)
             self.rows = transfer.with_fields(rows, (*self._inputs, REFERENCE_LOG_PROBS))
-            if self.own is None:
-                batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
-            if self.added:
-                log_prob_BT = self._fetch(batch, REFERENCE_LOG_PROBS)
+            batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             self.step.reference_log_prob_BT = log_prob_BT
         return batch
 
@@ -210,13 +183,12 @@ class PRMPhase:
             if for_update and self.prm.needs_scores and self.added:
                 self.prm.score(self.rows)
             else:
-                rows = batch if self.own is None else self.own.batch
-                self.prm.score(transfer.with_fields(rows, self._inputs), batch)
+                self.prm.score(transfer.with_fields(batch, self._inputs))
         return self._fetch(batch, PRM_LOG_PROBS)
 
     def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
         """What the PRM says of the tokens of the batch."""
-        return transfer.fetch_padded(batch, [name])[name] if self.own is None else self.own.fetch(name)
+        return transfer.fetch_padded(batch, [name])[name]
 
     def _update(self, keeps_scores: bool) -> None:
         """Train; if asked, leave the log-probabilities of the training forward passes in the queue."""

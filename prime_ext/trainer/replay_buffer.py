@@ -64,8 +64,6 @@ class PromptFilterReplayBuffer(_PromptFilter):
     Args:
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
         on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
-        on_kept: told the trajectories of prompts that passed, and their partition, while others are generated; some of
-            these prompts may not be needed.
     """
 
     def __init__(
@@ -73,13 +71,11 @@ class PromptFilterReplayBuffer(_PromptFilter):
         *,
         requeue: Callable[[list[str]], None],
         on_batch: Callable[[list[str]], None] | None = None,
-        on_kept: Callable[[list[str], str], None] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.requeue = requeue
         self.on_batch = on_batch
-        self.on_kept = on_kept
         self._submitted: list[str] = []
         # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
         self.acceptance_rate = 0.5
@@ -151,9 +147,6 @@ class PromptFilterReplayBuffer(_PromptFilter):
         if finished:
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
             self._clear_groups(partition_id, {uid for uid in finished if self._freed_at_once(uid)})
-            if self.on_kept is not None and (kept := {uid for uid in finished if self.judge.keeps(uid)}):
-                keys = [key for key in self.partitions[partition_id] if transfer.group_uid(key) in kept]
-                self.on_kept(keys, partition_id)
 
     def _freed_at_once(self, uid: str) -> bool:
         """Whether nothing is left in the store of a prompt that was judged."""

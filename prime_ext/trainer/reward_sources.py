@@ -174,16 +174,13 @@ def _process(step: PrimeStep, spans: StepSpans | None, gate: float) -> RewardSou
     assert step.process_reward_BT is not None
     shaping = shaping_of(step.settings)
     paid_BT, source_BT = shaping(step.process_reward_BT, step.mask_BT, spans)
-    absent_B = None if step.scored_BT is None else ~step.scored_BT.any(-1)
-    if absent_B is not None:
-        source_BT = source_BT * ~absent_B[:, None]
     if settings.accumulates and spans is not None:
         chain, rows_B = shaping.chain_value(step.process_reward_BT, spans), step.valid_B
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         step.metrics.update({f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()})
         step.metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
     # Returns are counted at every token that they reach.
-    normalize, over_BT = NORMALIZATIONS[settings.normalization], step.scored_mask_BT
+    normalize, over_BT = NORMALIZATIONS[settings.normalization], step.mask_BT
     floor: torch.Tensor | float = 0.0
     if step.process_noise > 0 and settings.normalization != "none":
         drawn = (normalize(noise_BT, over_BT, settings.discount, 0.0)[1] for noise_BT in _paid_noise(step, spans))

@@ -74,11 +74,6 @@ def refuse_images(batch: KVBatchMeta, feature: str) -> None:
             raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 
 
-def fetch_values(batch: KVBatchMeta, name: str) -> list[Any]:
-    """A field of the data set, one value for each row, such as ``data_source``."""
-    return _values(batch.keys, batch.partition_id, name)
-
-
 def _values(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
     """A field that is no tensor."""
     if not keys:
@@ -200,45 +195,20 @@ def put_rollouts(
     keys: Sequence[str],
     partition_id: str,
     fields: Mapping[str, Sequence[torch.Tensor]],
-    padding: Sequence[bool] = (),
 ) -> KVBatchMeta:
     """Write rollouts under keys of their own, and return the new rows.
 
     Args:
         fields: by name a tensor per rollout; ``prompts`` and ``responses`` are among them.
-        padding: which rows are as verl's padding; empty: none.
     """
     pairs = zip(fields["prompts"], fields["responses"], strict=True)
     lengths = [(len(prompt), len(response)) for prompt, response in pairs]
-    tags: list[dict[str, Any]] = [
-        {"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths
-    ]
-    for place in (place for place, fills in enumerate(padding) if fills):
-        tags[place][IS_PADDING] = True
+    tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]
     values = {name: torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for name, rows in fields.items()}
     tq.kv_batch_put(
         keys=list(keys), partition_id=partition_id, fields=TensorDict(values, batch_size=len(keys)), tags=tags
     )
     return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id)
-
-
-def put_sequences(
-    keys: Sequence[str],
-    partition_id: str,
-    sequences: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]],
-    padding: Sequence[bool] = (),
-) -> KVBatchMeta:
-    """:func:`put_rollouts` of plain texts.
-
-    Args:
-        sequences: tokens of the prompt, of the response, and which of the latter count.
-        padding: which rows are as verl's padding; empty: none.
-    """
-    left, right, mask = ([torch.tensor(row) for row in rows] for rows in zip(*sequences, strict=True))
-    ids = [torch.cat(parts) for parts in zip(left, right, strict=True)]
-    fields = {"prompts": left, "responses": right, "response_mask": mask, "loss_mask": mask, "input_ids": ids}
-    fields["position_ids"] = [torch.arange(len(row)) for row in ids]
-    return put_rollouts(keys, partition_id, fields, padding)
 
 
 def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:

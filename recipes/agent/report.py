@@ -16,26 +16,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
-from matplotlib.ticker import PercentFormatter
-from omegaconf import OmegaConf
+from matplotlib.axes import Axes
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from prime_ext.config.variant import variant_line
 from prime_ext.tasks.calculator_tool import FIELD, OUTCOMES
-from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
+from prime_ext.utils.files import write_json, write_text
+from prime_ext.utils.report_page import Span
 from recipes.agent.play import Episode, play
 from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
-from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
+from recipes.figures import BLUE, ORANGE, draw_smoothed
 from recipes.quickstart.evaluate import load_model, load_problems
-from recipes.quickstart.process_scores import area_under_curve, response_log_probs
-from recipes.quickstart.report import gain, gained
-from recipes.quickstart.transcripts import colour
-from recipes.run_statistics import PAIR_ACCURACY, read_seconds, read_settings, run_folder, run_metrics, series, versions
+from recipes.quickstart.process_scores import area_under_curve, response_log_probs, token_rewards
+from recipes.run_report import (
+    SMOOTHED,
+    begin_transcripts,
+    describe_run,
+    gain,
+    plot_learning_curve,
+    read_run,
+    strongest,
+    write_gain,
+    write_number,
+    write_seconds,
+)
+from recipes.run_statistics import PAIR_ACCURACY, read_settings, run_folder, series
 
 STATISTICS_PROBLEMS, SHOWN_TRAINED, SHOWN_WARM_START = 300, 30, 12
-TRAIN_ACCURACY = "prime/accuracy/before_filter"
+EXPLANATION = (
+    "The agent is given a number and operations to apply from left to right, and calls a calculator, which fails one "
+    "time in ten whatever is asked. The last number it boxes is judged, nothing else. The process reward model (PRM) "
+    "never saw which call is right: it was trained during the run to tell right answers from wrong ones. The reward of "
+    "a turn is the sum of r = beta (log pi_prm - log pi_ref) over the agent's tokens in it, beta = {beta:g}. What the "
+    "calculator says is read, never rewarded.",
+    "AUC: how often a right one has the higher reward (0.5 is chance, 1 is perfect).",
+)
 
 
 class Turn(NamedTuple):
@@ -58,7 +73,7 @@ def score(
 ) -> ScoredEpisode:
     """Sum r_t = beta (log pi_prm - log pi_reference) over the policy's tokens of each turn."""
     prm_T, reference_T = (response_log_probs(m, episode.prompt_ids, episode.response_ids) for m in (prm, reference))
-    reward_T = (beta * (prm_T - reference_T)).tolist()
+    reward_T = token_rewards(prm_T, reference_T, beta)
     turns, first = [], 0
     own = episode.own
     for place in range(1, len(own) + 1):
@@ -98,55 +113,64 @@ def failed_calls(metrics: Mapping[int, Mapping[str, float]]) -> tuple[np.ndarray
     return counts["result"][0], 1 - counts["result"][1] / np.maximum(every_S, 1e-9)
 
 
-def plot(path: Path, metrics: dict[int, dict[str, float]], before: dict, after: dict) -> None:
-    """Accuracy on top; calls per episode, failed calls and the PRM below."""
-    figure, axes = new_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
-    top, bottom = axes[:, 0]
-    last = max(metrics)
-    draw_smoothed(
-        top, *series(metrics, TRAIN_ACCURACY), BLUE, label="training episodes, before the filter (mean of 10 steps)"
-    )
-    for name, shade, marker in (("temperature_1", ORANGE, "o"), ("greedy", GREEN, "D")):
-        accuracies = [result[name]["accuracy"] for result in (before, after)]
-        errors = [2 * result[name]["standard_error"] for result in (before, after)]
-        label = f"{after['n_problems']:,} held-out problems, {name.replace('_', ' ')} (± 2 s.e.)"
-        top.errorbar(
-            [0, last], accuracies, errors, label=label, color=shade, marker=marker, linestyle="none", clip_on=False
-        )
-    top.set(ylim=(0, 1.02), ylabel="accuracy", title="PRIME on calculator chains: accuracy of the agent")
-    draw_smoothed(bottom, *failed_calls(metrics), ORANGE, label="calls without a result (mean of 10 steps)")
-    if PAIR_ACCURACY in metrics[last]:
-        draw_smoothed(
-            bottom, *series(metrics, PAIR_ACCURACY), BLUE, label="PRM: pairs in the right order (mean of 10 steps)"
-        )
-    bottom.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
-    bottom.set(ylim=(0, 1.02), xlim=(0, last), xlabel="step", ylabel="share")
-    for axis, place in ((top, "lower right"), (bottom, (0.3, 0.28))):
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axis.legend(loc=place, frameon=False, fontsize=9.5)
-    save(figure, path, dpi=150)
+def draw_calls(top: Axes, bottom: Axes, metrics: Mapping[int, Mapping[str, float]]) -> None:
+    """Draw failed calls and the PRM below."""
+    draw_smoothed(bottom, *failed_calls(metrics), ORANGE, label=f"calls without a result {SMOOTHED}")
+    if PAIR_ACCURACY in metrics[max(metrics)]:
+        label = f"PRM: pairs in the right order {SMOOTHED}"
+        draw_smoothed(bottom, *series(metrics, PAIR_ACCURACY), BLUE, label=label)
+    bottom.set(ylabel="share")
 
 
-def render(sections: Sequence[tuple[str, Sequence[ScoredEpisode]]], statistics: dict[str, dict], beta: float) -> str:
-    """The page: no script, nothing loaded, all text escaped."""
-    rewards = [
-        abs(turn.reward) for _, group in sections for one in group for turn in one.turns if turn.reward is not None
+def render(sections: Sequence[tuple[str, Sequence[ScoredEpisode]]], statistics: Mapping[str, dict], beta: float) -> str:
+    """Render the page of episodes, turn by turn."""
+    paid = (turn.reward for _, group in sections for one in group for turn in one.turns if turn.reward is not None)
+    scale = strongest(paid, 0.95)
+    page = begin_transcripts("Process rewards, turn by turn", [text.format(beta=beta) for text in EXPLANATION], scale)
+    rows = [
+        [
+            name,
+            f"{s['episodes']:,}",
+            write_number(s["outcome_auc"], ".3f"),
+            f"{s['calls']:,}",
+            f"{s['failed_calls']:,}",
+            write_number(s["call_auc"], ".3f"),
+        ]
+        for name, s in statistics.items()
     ]
-    scale = max(float(np.quantile(rewards, 0.95)), 1e-6) if rewards else 1.0
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    page.filters["number"] = lambda value, form: "–" if value is None else format(value, form)
-    known = {"sections": sections, "statistics": statistics, "beta": beta, "scale": scale, "colour": colour}
-    return page.get_template("transcripts.html").render(known)
+    head = ["episodes of the", "number", "AUC of the sum for the answer", "calls", "of them not readable"]
+    page.table([*head, "AUC for readable calls"], rows)
+    for title, group in sections:
+        page.heading(title)
+        page.text(f"One episode at temperature 1 for each of the first {len(group)} held-out problems; none left out.")
+        for one in group:
+            episode = one.episode
+            page.text(
+                f"{episode.problem.prompt}  answer {'right' if episode.right else 'wrong'} (right answer "
+                f"{episode.problem.ground_truth}), {episode.calls} calls, {episode.failed} failed, sum of r "
+                f"{one.reward:+.2f}"
+            )
+            page.transcript([color_turn(turn, scale) for turn in one.turns])
+    return page.html()
+
+
+def color_turn(turn: Turn, scale: float) -> Span:
+    """Return a line of an episode; failed calls of the calculator are underlined."""
+    if turn.reward is None:
+        return Span(f"calculator  {turn.text}\n", wrong=turn.text.startswith("Error"))
+    return Span(f"agent       {turn.text}   {turn.reward:+.2f}\n", turn.reward / scale)
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    """Write the three files of the run, and the merged ``metrics.jsonl``; returns the summary."""
-    metrics, settings = run_metrics(run_dir), read_settings(run_dir / "settings.txt")
+    """Write the three files of the run; returns the summary."""
+    metrics, before, after = read_run(run_dir)
+    settings = read_settings(run_dir / "settings.txt")
     beta, seed = float(settings["BETA"]), int(settings["SEED"])
-    write_json_lines(run_dir / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
-    before, after = (read_json(run_dir / f"evaluation_{when}.json") for when in ("before", "after"))
-    plot(run_dir / "learning_curve.png", metrics, before, after)
+    title = "PRIME on calculator chains: accuracy of the agent"
+    plot_learning_curve(
+        run_dir / "learning_curve.png", title, metrics, before, after,
+        lambda top, bottom: draw_calls(top, bottom, metrics),
+    )  # fmt: skip
 
     reference, tokenizer = load_model(run_dir / "sft")
     prm, _ = load_model(run_dir / "prm")
@@ -168,12 +192,7 @@ def report(run_dir: Path) -> dict[str, Any]:
             when: {key: result["temperature_1"][key] for key in ("calls_per_episode", "failed_calls")}
             for when, result in (("before", before), ("after", after))
         },
-        "variant": variant_line(OmegaConf.load(run_dir / "hydra" / ".hydra" / "config.yaml")),
-        "n_problems": after["n_problems"],
-        "steps": max(metrics),
-        "seconds": read_seconds(run_dir / "seconds.tsv"),
-        "settings": settings,
-        "versions": versions(),
+        **describe_run(run_dir, max(metrics), after),
         "process_rewards": statistics,
     }
     # Written last: whoever finds it finds the rest.
@@ -188,24 +207,22 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
         calls = summary["calls"][when]
         return f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
 
-    def auc(policy: str, key: str) -> str:
-        value = summary["process_rewards"][policy][key]
-        return "–" if value is None else f"{value:.2f}"
+    auc = {key: write_number(value, ".2f") for key, value in summary["process_rewards"]["warm-started policy"].items()}
 
     return "\n".join(
         [
             "",
             f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']}",
             f"steps of PRIME with a tool, variant {summary['variant']}:",
-            gained("temperature 1", summary),
-            gained("greedy", summary["greedy"]),
+            write_gain("temperature 1", summary),
+            write_gain("greedy", summary["greedy"]),
             f"Calls per episode, and calls without a result: {called('before')}  ->  {called('after')}",
             "The model starts low by design: it imitated demonstrators who misuse their calculator and give up. One",
             "call in ten fails whatever the agent does. Only the last number is judged.",
             "On the warm start's episodes the PRM ranks right above wrong ones with probability "
-            f"{auc('warm-started policy', 'outcome_auc')}, and",
-            f"calls that have a result above calls that cannot be read with {auc('warm-started policy', 'call_auc')}.",
-            "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
+            f"{auc['outcome_auc']}, and",
+            f"calls that have a result above calls that cannot be read with {auc['call_auc']}.",
+            write_seconds(summary),
             f"Everything is in {run_dir}: summary.json, learning_curve.png, metrics.jsonl, policy/, prm/, sft/,",
             "checkpoints/, tensorboard/, and transcripts.html: episodes turn by turn; open it in a browser.",
         ]

@@ -9,37 +9,30 @@ Copies the rows whose column ``ability`` says ``code`` from train.parquet and va
 import argparse
 from pathlib import Path
 
-import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from prime_ext.utils.files import atomic_path
 
 SPLITS = ("train", "validation")
-ABILITY = "ability"
 
 
 def copy_code_rows(source: Path, target: Path) -> int:
-    """Copy the rows of one file, a row group at a time. Returns how many.
+    """Copy the rows of one file. Returns how many.
 
     Raises:
         SystemExit: the file is not there, has no column ``ability``, or no such row.
     """
     if not source.is_file():
         raise SystemExit(f"code_rows: {source} does not exist")
-    file = parquet.ParquetFile(source)
-    if ABILITY not in file.schema_arrow.names:
-        raise SystemExit(f"code_rows: {source} has no column {ABILITY!r}; it has {file.schema_arrow.names}")
-    count = 0
+    names = parquet.read_schema(source).names
+    if "ability" not in names:
+        raise SystemExit(f"code_rows: {source} has no column 'ability'; it has {names}")
+    rows = parquet.read_table(source, filters=[("ability", "==", "code")])
+    if not rows.num_rows:
+        raise SystemExit(f"code_rows: {source} has no row whose ability is code")
     with atomic_path(target) as temporary:
-        with parquet.ParquetWriter(temporary, file.schema_arrow) as writer:
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group)
-                kept = table.filter(compute.equal(table[ABILITY], "code"))
-                writer.write_table(kept)
-                count += kept.num_rows
-        if not count:
-            raise SystemExit(f"code_rows: {source} has no row whose {ABILITY} is code")
-    return count
+        parquet.write_table(rows, temporary)
+    return rows.num_rows
 
 
 def main(arguments: list[str] | None = None) -> None:

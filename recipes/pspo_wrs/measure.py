@@ -51,18 +51,16 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict:
 
 def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]) -> dict:
     """What a step reward model says: ``geometric``, the mean over responses of the geometric mean of their step scores;
-    the mean score of each kind of step; and that of each place in the response with at least 20 steps."""
-    by_kind, by_place, accumulated = defaultdict(list), defaultdict(list), []
+    and the mean score of each kind of step."""
+    by_kind, accumulated = defaultdict(list), []
     for of_response, outcome in zip(steps, scores, strict=True):
-        for place, (step, score) in enumerate(zip(of_response, outcome.scores, strict=True), start=1):
+        for step, score in zip(of_response, outcome.scores, strict=True):
             by_kind[step.kind].append(score)
-            by_place[place].append(score)
         score_BS = torch.tensor([list(outcome.scores)], dtype=torch.float64)
         accumulated.append(float(accumulate(score_BS, torch.ones_like(score_BS))))
     return {
         "geometric": float(np.mean(accumulated)),
         "by_kind": {kind: float(np.mean(by_kind[kind])) for kind in KINDS if kind in by_kind},
-        "by_place": {str(k): float(np.mean(v)) for k, v in sorted(by_place.items()) if len(v) >= 20},
     }
 
 

@@ -13,6 +13,7 @@ from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
 from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
+from recipes.run_report import write_seconds
 from recipes.run_statistics import (
     paired_standard_error,
     read_seconds,
@@ -73,7 +74,7 @@ def text(run_dir: Path, summary: dict) -> str:
         table(summary),
         f"  gain in accuracy {100 * accuracy['gain']:+.1f} ± {100 * accuracy['standard_error']['difference']:.1f} "
         "points; no gold answer was used in training.",
-        "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()),
+        write_seconds(summary),
         f"Everything is in {run_dir}:",
         "  summary.json        these numbers, with settings and versions",
         "  steps.png           numbers of steps before and after, and over the training",

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.evaluate import HeldOutProblem, Response, prompt_token_ids
@@ -54,6 +55,11 @@ def response_log_probs(model: PreTrainedModel, prompt: list[int], response: list
     return logits_TV.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
 
 
+def token_rewards(prm_T: torch.Tensor, reference_T: torch.Tensor, beta: float) -> list[float]:
+    """Compute r_t of every token from its log-probabilities under the PRM and under its reference, ``(T,)`` each."""
+    return process_rewards(log_ratio(prm_T, reference_T, torch.ones_like(prm_T)), beta).tolist()
+
+
 def locate_steps(prompt: str, response: Response, token_texts: Sequence[str]) -> list[ScoredStep]:
     """Find the tokens of every step. ``token_texts`` joined without special tokens is the response's text."""
     token_at = [index for index, text in enumerate(token_texts) for _ in text]
@@ -80,7 +86,7 @@ def score_response(
     prompt = prompt_token_ids(tokenizer, problem.prompt)
     prm_T, reference_T = (response_log_probs(model, prompt, response.token_ids) for model in (prm, reference))
     names = tokenizer.convert_ids_to_tokens(response.token_ids)
-    values = ((beta * (prm_T - reference_T)).tolist(), prm_T.tolist(), reference_T.tolist())
+    values = (token_rewards(prm_T, reference_T, beta), prm_T.tolist(), reference_T.tolist())
     # Special tokens have no text of their own in the response; <eos> is shown under its name.
     texts = ["" if name in tokenizer.all_special_tokens else name for name in names]
     return ScoredResponse(

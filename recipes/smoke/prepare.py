@@ -3,12 +3,13 @@
 
     python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
 
-Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU needs. Everything
-else stays as the recipe says it.
+Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU needs, from the
+text files beside this one. Everything else stays as the recipe says it.
 """
 
 import argparse
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import torch
@@ -29,6 +30,14 @@ from recipes.quickstart.tokenizer import build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
 
 STEPS = 2
+
+
+def read_words(name: str, folder: Path, **values: str) -> list[str]:
+    """Read overrides from ``NAME.txt``, with the folder and other values filled in."""
+    text = (Path(__file__).parent / f"{name}.txt").read_text()
+    return Template(text).substitute(folder=folder, **values).splitlines()
+
+
 LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 ROLLOUT_BY_TRANSFORMERS = [
     "actor_rollout_ref.rollout.name=transformers",
@@ -100,47 +109,12 @@ def overrides(
         rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
         tools: whether the recipe's agent loop calls tools.
     """
-    model = folder / "model"
     engine = [f"actor_rollout_ref.rollout.name={rollout}"]
     if rollout == "transformers":
         engine = [*ROLLOUT_BY_TRANSFORMERS, f"{LOOP}={'seeded_tool_agent' if tools else 'seeded_single_turn_agent'}"]
-    common = [
-        f"data.train_files={folder}/train.parquet",
-        f"data.val_files={folder}/val.parquet",
-        "data.train_batch_size=4",
-        "data.max_prompt_length=24",
-        "data.max_response_length=12",
-        "+reward.custom_reward_function.reward_kwargs.modules=[recipes.smoke.verifier]",
-        f"actor_rollout_ref.model.path={model}",
-        # On a GPU, flash-attn need not be there.
-        "++actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=512",
-        "actor_rollout_ref.actor.fsdp_config.param_offload=false",
-        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=false",
-        *engine,
-        # Its weights are sent whole; means nothing without an adapter.
-        "actor_rollout_ref.model.lora.merge=true",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        # Where the recipe has a critic.
-        f"critic.model.path={model}",
-        "critic.ppo_max_token_len_per_gpu=512",
-        "critic.fsdp.param_offload=false",
-        "critic.fsdp.optimizer_offload=false",
-        "trainer.logger=[console,file]",
-        "trainer.n_gpus_per_node=1",
-        f"trainer.nnodes={nodes or 1}",
-        *(["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []),
-        "trainer.total_epochs=50",
-        f"trainer.total_training_steps={steps}",
-        "trainer.save_freq=2",
-        "trainer.test_freq=2",
-    ]
-    if family == "pspo":
-        cuts = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]']
-        return [*common, *cuts, f"step_scorer.model_path={folder}/step_rm"]
-    of_prm = ["prm.engine.param_offload=false", "prm.engine.optimizer_offload=false"]
-    return [*common, *of_prm, f"prm.model.path={model}", f"prm.reference_path={model}"]
+    of_cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
+    sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *of_cluster]
+    return [*read_words("rl", folder), *engine, *sizes, *read_words(family, folder)]
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
@@ -160,24 +134,7 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
                     response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
                     rows.append({"prompt": problem.prompt, **response})
         write_json_lines(folder / f"{split}_{labels}.jsonl", rows)
-    return [
-        "trainer.device=cpu",
-        f"model.path={folder}/model",
-        f"prm.reference_path={folder}/model",
-        f"data.train_files={folder}/train_{labels}.jsonl",
-        f"data.val_files={folder}/val_{labels}.jsonl",
-        "data.val_fraction=0",
-        "data.max_length=96",
-        "data.prompts_per_step=2",
-        # The tokenizer knows neither letters nor line breaks.
-        "prm.steps.prefix=''",
-        "prm.steps.separator=';'",
-        "batching.max_token_len_per_gpu=512",
-        "trainer.epochs=1",
-        "trainer.save_freq=1",
-        "trainer.val_freq=1",
-        "trainer.logger=[]",
-    ]
+    return read_words("offline_prm", folder, labels=labels)
 
 
 def prepare_sft(folder: Path) -> list[str]:
@@ -186,30 +143,7 @@ def prepare_sft(folder: Path) -> list[str]:
     for name, size in {"train": 16, "val": 8}.items():
         rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, misconception_seed=0, seed=0)
         write_parquet(folder / f"{name}.parquet", rows)
-    precision = "param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32"
-    return [
-        f"data.train_files={folder}/train.parquet",
-        f"data.val_files={folder}/val.parquet",
-        "data.train_batch_size=8",
-        "data.max_length=128",
-        "data.max_token_len_per_gpu=1024",
-        "data.num_workers=0",
-        f"model.path={folder}/model",
-        "model.use_remove_padding=false",
-        "model.enable_gradient_checkpointing=false",
-        "+model.override_config.attn_implementation=sdpa",
-        "engine.strategy=fsdp2",
-        "engine.ulysses_sequence_parallel_size=1",
-        "engine.use_torch_compile=false",
-        f"+engine.mixed_precision={{{precision}}}",
-        "trainer.device=cpu",
-        "trainer.nnodes=1",
-        "trainer.n_gpus_per_node=1",
-        "trainer.total_epochs=2",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=2",
-        "trainer.test_freq=2",
-    ]
+    return read_words("sft", folder)
 
 
 def prepare_step_rm(folder: Path) -> list[str]:
@@ -218,17 +152,7 @@ def prepare_step_rm(folder: Path) -> list[str]:
     # About 270 steps, of which some are for validation and test.
     chains = labelled_chains(generate_problems("sft", 64, seed=0, unique=True), lenient=False, seed=0)
     write_json_lines(folder / "chains.jsonl", chains)
-    return [
-        f"model.path={folder}/model",
-        'data.separator=";"',
-        f"data.max_length={MAX_LENGTH}",
-        "optim.epochs=1",
-        "optim.batch_size=160",
-        "optim.accumulation=1",
-        "trainer.evals_per_epoch=2",
-        "trainer.device=cpu",
-        "trainer.dtype=float32",
-    ]
+    return read_words("step_rm", folder)
 
 
 def main() -> None:

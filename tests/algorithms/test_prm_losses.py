@@ -11,7 +11,6 @@ from rollout_batches import NAN, Batch, batches, orders
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
-from prime_ext.algorithms.prm_losses.kto import mismatched_partners
 
 LOSSES = sorted(PRM_LOSSES)
 HARD = sorted(name for name, entry in PRM_LOSSES.items() if not entry.allows_soft_labels)
@@ -38,10 +37,10 @@ class Case:
         now_B = self.ratio_BT.sum(-1)
         self.score_B = torch.where(self.valid_B, (0.7 * now_B + 0.1).round(decimals=0), NAN)
 
-    def rows(self, order=None, **options) -> RowFields:
+    def rows(self, order=None) -> RowFields:
         order = list(range(len(self.group_B))) if order is None else order
         scores = [self.score_B[order]] if self.entry.needs_scores else []
-        return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores, **options)
+        return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
 
     def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
         """The loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""
@@ -52,47 +51,12 @@ class Case:
 # ---- the formulas, response by response --------------------------------------------------------------------------
 
 
-def best_of_n(case, i, key_B):
-    members = case.batch.members(i)
-    share = sum(float(key_B[j]) <= float(key_B[i]) for j in members) / len(members)
-    return len(members) * share ** (len(members) - 1)
-
-
-# Of the part on the driver and of that on the workers.
-OPTIONS = {
-    "ce": ({}, {"bias": st.sampled_from([0.0, 0.7])}),
-    "kto": ({"desirable_weight": st.sampled_from([1.0, 3.0]), "undesirable_weight": st.sampled_from([1.0, 0.5])}, {}),
-    "ipvrm": (
-        {"margin": st.sampled_from([5.0, 2.0]), "adaptive_boundary": st.booleans(), "dynamic_weight": st.booleans()},
-        {"time_weight": st.sampled_from(["uniform", "early", "late"])},
-    ),
-}
-
-
-def terms(
-    name,
-    case,
-    i,
-    beta,
-    bias=0.0,
-    desirable_weight=1.0,
-    undesirable_weight=1.0,
-    margin=5.0,
-    adaptive_boundary=True,
-    dynamic_weight=True,
-    time_weight="uniform",
-):
+def terms(name, case, i, beta, bias):
     """(relative weight before scaling to the mean 1, loss of the row)."""
     batch, label, members = case.batch, float(case.label_B[i]), case.batch.members(i)
-    q = [float(batch.reward_BT[i, t]) for t in batch.tokens(i)]
-    h, sign = sum(q), 1 if label > 0 else -1
-    bce = label * softplus(-beta * h - bias) + (1 - label) * softplus(beta * h + bias)
+    h, sign = sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i)), 1 if label > 0 else -1
     if name == "ce":
-        return 1.0, bce
-    if name == "bon_acc":
-        return best_of_n(case, i, case.label_B), bce
-    if name == "bon_rm":
-        return best_of_n(case, i, case.score_B), bce
+        return 1.0, label * softplus(-beta * h - bias) + (1 - label) * softplus(beta * h + bias)
     if name == "dpo":
         opponents = [float(case.score_B[j]) for j in members if float(case.label_B[j]) != label]
         if not opponents:
@@ -102,42 +66,22 @@ def terms(
         total = sum(float(case.label_B[j]) for j in members)
         share = label / total if total else 0.0
         return 1.0 / len(members), len(members) * share * softplus(-beta * h) + softplus(beta * h)
-    if name == "kto":
-        z = max(0.0, sum(float(case.score_B[j]) for j in batch.rows) / len(batch.rows))
-        return desirable_weight if label else undesirable_weight, 1.0 - sigmoid(beta * sign * (h - z))
-    assert name == "ipvrm"
-    mu = sum(float(case.label_B[j]) for j in members) / len(members)
-    weight, mixed = 1.0, 0.0 < mu < 1.0
-    if mixed and adaptive_boundary:
-        margin -= sign * math.log(mu / (1 - mu))
-    if dynamic_weight:
-        raw = {j: (1 - mu) if float(case.label_B[j]) else mu for j in members}
-        weight = raw[i] * len(members) / sum(raw.values()) if mixed else 0.0
-    losses = [softplus(margin - sign * beta * sum(q[: t + 1]) / (t + 1)) for t in range(len(q))]
-    shares = {
-        "uniform": [1.0] * len(q),
-        "late": [t + 1 for t in range(len(q))],
-        # A single prefix would have no weight at all: it stays as it is.
-        "early": [len(q) - 1 - t for t in range(len(q))] if len(q) > 1 else [1.0],
-    }[time_weight]
-    return weight, sum(share * loss for share, loss in zip(shares, losses, strict=True)) / sum(shares)
+    assert name == "kto"
+    z = max(0.0, sum(float(case.score_B[j]) for j in batch.rows) / len(batch.rows))
+    return 1.0, 1.0 - sigmoid(beta * sign * (h - z))
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@given(batch=batches(), beta=st.sampled_from([0.05, 1.0]), data=st.data())
-def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, beta, data):
+@given(batch=batches(), beta=st.sampled_from([0.05, 1.0]), bias=st.sampled_from([0.0, 0.7]))
+def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, beta, bias):
     case = Case(name, batch)
-    # One that is not drawn has its default.
-    prepared, computed = (
-        {key: data.draw(values) for key, values in part.items() if data.draw(st.booleans())}
-        for part in OPTIONS.get(name, ({}, {}))
-    )
-    pairs = {i: terms(name, case, i, beta, **prepared, **computed) for i in batch.rows}
+    options = {"bias": bias} if name == "ce" else {}
+    pairs = {i: terms(name, case, i, beta, bias) for i in batch.rows}
     counting = [weight for weight, _ in pairs.values() if weight > 0]
     scale = 1.0 if not counting else len(counting) / sum(counting)
     expected = sum(weight * scale * loss for weight, loss in pairs.values()) / max(1, len(batch.rows))
-    rows = case.rows(**prepared)
-    assert float(case.loss(case.ratio_BT, rows, beta, **computed)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    rows = case.rows()
+    assert float(case.loss(case.ratio_BT, rows, beta, **options)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert rows.counts_B.tolist() == [i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))]
 
 
@@ -195,9 +139,8 @@ def one_row(target, offset=0.0):
 @pytest.mark.parametrize(
     ("name", "h", "row", "beta", "expected", "slope"),
     [
-        *[(name, 1000.0, one_row(0.0), 1.0, 1000.0, 1.0) for name in LOSSES if name not in ("kto", "ipvrm")],
-        *[(name, -1000.0, one_row(1.0), 1.0, 1000.0, -1.0) for name in LOSSES if name not in ("kto", "ipvrm")],
-        ("ipvrm", 100.0, one_row(0.0, 5.0), 10.0, 1005.0, 10.0),
+        *[(name, 1000.0, one_row(0.0), 1.0, 1000.0, 1.0) for name in LOSSES if name != "kto"],
+        *[(name, -1000.0, one_row(1.0), 1.0, 1000.0, -1.0) for name in LOSSES if name != "kto"],
         # By its own definition it saturates, but not by rounding: 1 - sigmoid(x) is exactly 0 in float32 from 17 on.
         ("kto", 30.0, one_row(1.0), 1.0, math.exp(-30), -math.exp(-30)),
     ],
@@ -227,18 +170,6 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
             entry.prepare(torch.tensor([label]), torch.zeros(1), torch.ones(1, dtype=torch.bool), torch.tensor([score]))
 
 
-@given(batches())
-def test_the_mismatched_partner_of_kto_belongs_to_another_prompt(batch):
-    valid_B = batch.mask_BT.any(-1)
-    partner_B = mismatched_partners(batch.group_B, valid_B).tolist()
-    prompts = {int(batch.group_B[i]) for i in batch.rows}
-    for i in range(len(batch.group_B)):
-        if i not in batch.rows or len(prompts) < 2:
-            assert partner_B[i] == -1
-        else:
-            assert partner_B[i] in batch.rows and batch.group_B[partner_B[i]] != batch.group_B[i]
-
-
 def test_kto_takes_its_anchor_from_the_scores_it_is_given_and_never_below_zero():
     label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
     for scores, anchor in (([1.0, 2.0], 1.5), ([-3.0, 2.0], 0.0)):
@@ -246,16 +177,10 @@ def test_kto_takes_its_anchor_from_the_scores_it_is_given_and_never_below_zero()
         assert rows.offset_B.tolist() == [anchor, anchor]
 
 
-def test_an_unknown_weight_of_prefixes_is_refused():
-    with pytest.raises(ValueError, match="time_weight must be one of uniform, early, late"):
-        PRM_LOSSES["ipvrm"].loss(torch.zeros(1, 2), torch.ones(1, 2), one_row(1.0), 1.0, time_weight="mid")
-
-
-@pytest.mark.parametrize("name", [name for name, (_, computed) in OPTIONS.items() if "bias" in computed])
-def test_a_bias_has_the_gradient_of_the_logits(name):
+def test_a_bias_has_the_gradient_of_the_logits():
     rows = RowFields(torch.full((5,), 0.2), torch.tensor([1.0, 0.0, 1.0, 0.5, 1.0]), torch.zeros(5))
     ratio_BT, bias = torch.randn(5, 3), torch.tensor(0.7, requires_grad=True)
-    PRM_LOSSES[name].loss(ratio_BT, torch.ones(5, 3), rows, 0.3, bias=bias).backward()
+    PRM_LOSSES["ce"].loss(ratio_BT, torch.ones(5, 3), rows, 0.3, bias=bias).backward()
     torch.testing.assert_close(bias.grad, (torch.sigmoid(0.3 * ratio_BT.sum(-1) + 0.7) - rows.target_B).mean())
 
 

@@ -210,7 +210,7 @@ def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeyp
         ("prm.loss.x=1", "; prm.loss has no keys below it"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
         ("prm.model.path=a=b", "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)"),
-        ("variant=xyzzy", "; there are answer_likelihood, distilled, "),
+        ("variant=xyzzy", "; there are distilled, "),
         ("trainer.nnodes=${nowhere}", "nowhere"),
     ],
 )

@@ -65,5 +65,5 @@ def test_the_report_is_written(run_dir):
     assert summary["process_rewards"]["trained policy"]["episodes"] == 24
     assert f"Everything is in {run_dir}" in text(run_dir, summary)
     page = (run_dir / "transcripts.html").read_text()
-    assert page.count('class="card"') == 24 + 12 and "calculator" in page
+    assert page.count('class="transcript"') == 24 + 12 and "calculator" in page
     assert (run_dir / "learning_curve.png").stat().st_size > 10_000

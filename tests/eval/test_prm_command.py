@@ -90,11 +90,10 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, descr
     assert "holds a run with reference" in capsys.readouterr().err
 
 
-def test_processbench_with_a_classifier_also_has_its_own_decision(models, bench, tmp_path):
+def test_processbench_with_a_classifier(models, bench, tmp_path):
     words = ["--scorer", "classifier", "--data", bench, "--splits", "gsm8k,math", "--limit", "6"]
     results, _ = evaluated(tmp_path, "processbench", models["classifier"], *words)
-    assert {own["threshold"] for own in results["own_decision"]["splits"].values()} == {0.5}
-    assert results["own_decision"]["splits"]["math"]["responses"] == 6
+    assert results["protocol"]["splits"]["math"]["responses"] == 6
     assert "random sample of 6 responses" in (tmp_path / "report.md").read_text()
 
 
@@ -115,19 +114,18 @@ def test_best_of_n(described, candidates, tmp_path):
     # Two of five are right: 1 - C(3, 2) / C(5, 2), and four always hold a right one.
     assert table["pass@N"]["2"]["value"] == pytest.approx(0.7) and table["pass@N"]["4"]["value"] == 1.0
     names = {f"best, {how} of {kind}" for how in ("min", "sum", "last", "mean") for kind in ("step", "prefix")}
-    assert names | {"vote, min of step", "best, min of step, no reference"} <= set(table)
-    assert results["largest_monte_carlo_error"] == 0.0
+    assert names | {"maj@N", "best, min of step, no reference"} <= set(table)
     assert results["pairwise_accuracy"]["sum of step"]["pairs"] == 36
     # The sum of the steps is the last prefix.
     assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
     assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
-    assert "Monte-Carlo" in (tmp_path / "out" / "report.md").read_text()
+    assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_path):
-    words = ["--scorer", "classifier", "--input", candidates, "--aggregations", "min,product", "--n", "2,3"]
+    words = ["--scorer", "classifier", "--input", candidates]
     results, _ = evaluated(tmp_path / "out", "best-of-n", models["classifier"], *words)
-    assert {"best, min", "best, product", "vote, product"} <= set(results["best_of_n"])
+    assert {"best, min", "best, product"} <= set(results["best_of_n"])
 
 
 def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
@@ -158,10 +156,6 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
         (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),
         (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
-        ([*BON, "--n", "2"], ONE, "the smallest pool has 1"),
-        ([*BON, "--n", "a"], ONE, "--n a must be whole numbers"),
-        ([*BON, "--aggregations", "max"], ONE, "aggregation must be"),
-        ([*BON, "--aggregations", "product"], ONE, "--aggregations product needs probabilities"),
     ],
 )
 def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words, text, message):

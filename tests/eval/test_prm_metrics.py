@@ -2,7 +2,6 @@
 """Metrics of PRMs: ProcessBench's official rules, the best threshold, best-of-N and votes, against trying them all."""
 
 import math
-import random
 from itertools import combinations
 from statistics import fmean
 
@@ -17,7 +16,6 @@ from eval.prm_data import read_processbench
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
-    draw_subsets,
     first_error,
     fit_threshold,
     interval_of,
@@ -26,8 +24,6 @@ from eval.prm_metrics import (
     pairwise_accuracy,
     processbench_score,
     resampled_f1,
-    vote,
-    vote_weights,
 )
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 
@@ -99,25 +95,17 @@ def test_pairwise_accuracy_is_that_of_training(problems):
         assert found["pairs"] == sum(number for _, number in counts) > 0
 
 
-RNG = np.random.default_rng(0)
-
-
 @st.composite
 def pools(draw):
     n = draw(st.integers(1, 7))
     correct = draw(st.lists(st.booleans(), min_size=n, max_size=n))
     scores = draw(st.lists(st.integers(-2, 2).map(float), min_size=n, max_size=n))
-    # Correct candidates agree; wrong ones may.
-    answers = [
-        None if kind == 0 else "right" if right else f"wrong {kind}"
-        for kind, right in zip(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), correct, strict=True)
-    ]
-    return correct, scores, answers, draw(st.integers(1, n))
+    return correct, scores, draw(st.integers(1, n))
 
 
 @given(pools())
 def test_the_best_of_n_equals_the_average_over_all_subsets(pool):
-    correct, scores, _, draws = pool
+    correct, scores, draws = pool
 
     def chosen(subset):
         highest = max(scores[k] for k in subset)
@@ -127,47 +115,9 @@ def test_the_best_of_n_equals_the_average_over_all_subsets(pool):
     assert best_of(scores, correct, draws) == pytest.approx(expected)
 
 
-@given(pools())
-def test_votes_equal_the_average_over_all_subsets(pool):
-    correct, scores, answers, draws = pool
-    weights = [2.0**score for score in scores]
-
-    def winner(subset):
-        sums = {}
-        for k in subset:
-            if answers[k] is not None:
-                sums[answers[k]] = sums.get(answers[k], 0.0) + weights[k]
-        best = [answer for answer, total in sums.items() if total == max(sums.values())]
-        return fmean(answer == "right" for answer in best) if best else 0.0
-
-    expected = fmean(map(winner, combinations(range(len(correct)), draws)))
-    subsets = draw_subsets(len(correct), draws, 10**6, RNG)
-    assert vote(answers, weights, correct, subsets) == (pytest.approx(expected), 0.0)
-
-
-def test_a_pool_of_64_is_sampled_and_says_how_exactly():
-    rng = random.Random(0)
-    correct = [rng.random() < 0.4 for _ in range(64)]
-    answers = ["right" if right else f"wrong {rng.randrange(3)}" for right in correct]
-    values = []
-    for seed in range(30):
-        subsets = draw_subsets(64, 8, 200, np.random.default_rng(seed))
-        assert len(subsets) == 200 and all(len(set(row)) == 8 for row in subsets.tolist())
-        values.append(vote(answers, [1.0] * 64, correct, subsets))
-    spread = np.std([value for value, _ in values], ddof=1)
-    assert 0.6 < spread / fmean(error for _, error in values) < 1.5
-
-
 def test_aggregations():
     expected = {"min": 0.2, "sum": 1.5, "last": 0.8, "mean": 0.5, "product": 0.08}
     assert {how: pytest.approx(value(np.array([0.5, 0.2, 0.8]))) for how, value in AGGREGATIONS.items()} == expected
-
-
-def test_weights_of_votes_are_sigmoids_however_negative_the_scores_are():
-    low, high = vote_weights([-1000.0, -999.0], implicit=True)
-    assert high == 1.0 and low == pytest.approx(np.exp(-1.0))
-    assert vote_weights([0.0, 50.0, -np.inf], implicit=True) == [pytest.approx(0.5), 1.0, 0.0]
-    assert vote_weights([0.3, -np.inf], implicit=False) == [0.3, 0.0]
 
 
 @pytest.mark.parametrize(("split", "rows", "right"), [("gsm8k", 20, 10), ("omnimath", 10, 1)])

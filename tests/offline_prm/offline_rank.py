@@ -19,9 +19,7 @@ RUNS = {
     "ce, large batches": {"batching.max_token_len_per_gpu": 4096},
     "dpo": {"prm.loss": "dpo"},
     "kto": {"prm.loss": "kto"},
-    "kto, matched": {"prm.loss": "kto", "prm.kto.mismatched": "false"},
     "nca": {"prm.loss": "nca"},
-    "ipvrm": {"prm.loss": "ipvrm", "prm.ipvrm.margin": "null", "prm.ipvrm.time_weight": "late"},
     "step_ce": {"prm.loss": "step_ce", "optim.lr": 5e-4},
     "step_mse": {"prm.loss": "step_mse", "prm.steps.score": "step"},
 }

@@ -36,7 +36,6 @@ def test_good_data_are_described(check, capsys):
         ({"data.val_fraction": 1}, "data.val_fraction=1"),
         ({"data.max_length": 1}, "data.max_length=1"),
         ({"batching.max_token_len_per_gpu": 10}, "batching.max_token_len_per_gpu=10"),
-        ({"prm.loss": "kto", "data.prompts_per_step": 1}, "data.prompts_per_step"),
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder"),
         ({"model.lora_rank": 8}, "model.lora_rank=8"),
         ({"engine.model_dtype": "bf16"}, "engine.model_dtype=bf16"),

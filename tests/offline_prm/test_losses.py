@@ -19,7 +19,7 @@ def slow_loss(q_rows, ends_rows, labels_rows, score, squared):
     for q, ends, labels in zip(q_rows, ends_rows, labels_rows, strict=True):
         for number, (end, label) in enumerate(zip(ends, labels, strict=True)):
             start = ends[number - 1] + 1 if score == "step" and number else 0
-            logit = BETA * sum(q[start : end + 1]) / (end + 1 if score == "prefix_mean" else 1)
+            logit = BETA * sum(q[start : end + 1])
             p = 1 / (1 + math.exp(-logit))
             losses.append((p - label) ** 2 if squared else -(label * math.log(p) + (1 - label) * math.log(1 - p)))
     return sum(losses) / len(losses)
@@ -30,7 +30,7 @@ LABELLED_STEPS = st.lists(st.tuples(st.lists(st.floats(-2, 2), min_size=1, max_s
 
 @given(
     st.lists(LABELLED_STEPS.filter(bool), min_size=1, max_size=3),
-    st.sampled_from(["prefix", "prefix_mean", "step"]),
+    st.sampled_from(["prefix", "step"]),
     st.booleans(),
 )
 def test_the_loss_is_the_mean_over_labelled_steps_and_padding_changes_nothing(responses, score, squared):

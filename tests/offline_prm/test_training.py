@@ -91,5 +91,5 @@ def test_a_finished_run_is_not_trained_again_and_another_run_does_not_continue_i
     assert again.returncode == 0 and all(torch.equal(before[k], v) for k, v in final_weights(folder / "out").items())
     assert json.loads((folder / "out" / "hf" / "prime_ext_prm.json").read_text())["validation"]
     other = train([*arguments, "optim.lr=1e-3"])
-    assert other.returncode == 2 and "was written with optim=" in other.stderr
+    assert other.returncode == 2 and "holds a run with optim." in other.stderr
     assert "choose another trainer.output_dir" in other.stderr

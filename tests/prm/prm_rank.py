@@ -118,7 +118,7 @@ class Prm:
             trainable_layers=settings.trainable_layers,
         )
         self.worker.reset()
-        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta, self.prm._loss_options[1]))
+        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
 
     def batch(self, rollouts, order, fields, **options):
         """This rank's share of the rows, in the order of the plan."""

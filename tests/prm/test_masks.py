@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.ipvrm import TIME_WEIGHTS
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TargetedPolicyLoss
 
-LOSSES = [(name, {}) for name in PRM_LOSSES] + [("ipvrm", {"time_weight": weight}) for weight in TIME_WEIGHTS]
 NAN = float("nan")
 
 
@@ -70,11 +68,11 @@ def has_no_part(loss_of, lengths, counted_N, value_N):
     assert torch.equal(*losses)
 
 
-@pytest.mark.parametrize(("name", "options"), LOSSES)
+@pytest.mark.parametrize("name", PRM_LOSSES)
 @given(micro_batches())
-def test_the_loss_of_the_prm(name, options, drawn):
+def test_the_loss_of_the_prm(name, drawn):
     data, *rest = drawn
-    has_no_part(lambda nested: PRMLoss(name, 0.05, options)({"log_probs": nested}, data)[0], *rest)
+    has_no_part(lambda nested: PRMLoss(name, 0.05)({"log_probs": nested}, data)[0], *rest)
 
 
 @pytest.mark.parametrize(

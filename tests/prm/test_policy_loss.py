@@ -19,14 +19,14 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.prm.engines import average_weights, register_engine
-from prime_ext.trainer.policy_loss import COEFFICIENTS, PRM_PROMPT, PRM_READS, TOP_K, install_targets
+from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, install_targets
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
 
 BOTH = {"prm": 0.7, "average": 0.3}
 ONE = {"prm.micro_batch_size_per_gpu": 1}
-TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3, "hints, top 3, packed policy": 3}
+TOP = {"top 3": 3, "all 40 tokens by top_k": 40, "top 3, packed": 3}
 # Coefficients, changes to the policy, changes to the PRM.
 VARIANTS = {
     "both": (BOTH, {}, {}),
@@ -40,9 +40,6 @@ VARIANTS = {
     "packed policy, padded PRM": (BOTH, base.PACKED, {}),
     "a PRM with fused kernels, offloaded": (BOTH, {}, base.CHUNKED | base.OFFLOAD),
     "a PRM with an adapter": (BOTH, {}, base.LORA),
-    "hints": (BOTH, {}, {}),
-    "hints, packed": (BOTH, base.PACKED, base.PACKED),
-    "hints, top 3, packed policy": (BOTH, base.PACKED, {}),
     "fsdp1": (BOTH, base.FSDP1, base.FSDP1),
     "fsdp1, packed, offloaded": (
         BOTH,
@@ -61,18 +58,11 @@ def policy(model_path, overrides, mini_batch_size=4):
     return found
 
 
-def prompts_of_the_prm(rollouts):
-    """Longer and shorter ones than the policy's, and that every third row has none."""
-    lengths = [1 + 2 * at % 7 for at in range(len(rollouts))]
-    prompts = [torch.arange(length) * 5 % 37 + 1 for length in lengths]
-    return {PRM_PROMPT: prompts, PRM_READS: [torch.tensor(float(at % 3 != 2)) for at in range(len(rollouts))]}
-
-
-def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None, more=None):
+def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None):
     plan = policy.plan(rollouts)
     if advantages is None:
         advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
-    fields = {"old_log_probs": old_log_probs, "advantages": advantages, **(more or {})}
+    fields = {"old_log_probs": old_log_probs, "advantages": advantages}
     options = policy.prm._update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
     metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
@@ -91,13 +81,10 @@ def main(policy_path, prm_path, average_path, work_dir):
         average = base.Prm(average_path, strategy, forward_only=True)
         register_engine("average", average.worker.engine)
         prm = base.Prm(prm_path, of_prm)  # registered as the PRM by itself
-        more = prompts_of_the_prm(rollouts) if "hints" in name else {}
-        options = {"top_k": TOP.get(name), "more": more}
-        updates = [update(trained, rollouts, old_log_probs, coefficients, **options) for _ in range(2)]
+        updates = [update(trained, rollouts, old_log_probs, coefficients, TOP.get(name)) for _ in range(2)]
         results["variant", name] = {
             "coefficients": coefficients,
             "top_k": TOP.get(name),
-            "of_prm": list(zip(*more.values(), strict=True)),
             "updates": updates,
             "weights": trained.weights(),
             "prm": prm.score(rollouts),
@@ -151,17 +138,12 @@ def likeliest(log_pi_TV, target_TV, k):
     return [torch.cat([v.gather(1, chosen_TK), r], -1) for v, r in zip((log_pi_TV, target_TV), rest, strict=True)]
 
 
-def two_updates(paths, results, coefficients, top_k, of_prm=()):
+def two_updates(paths, results, coefficients, top_k):
     """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)
     old_of = {r["key"]: old for r, old in zip(results["rollouts"], results["old_log_probs"], strict=True)}
-    # What a target reads, and whether it has a say.
-    own = {
-        r["key"]: ({**r, "prompt": prompt}, reads)
-        for r, (prompt, reads) in zip(results["rollouts"], of_prm, strict=False)
-    }
     updates = []
     for update in range(2):
         optimizer.param_groups[0]["lr"] = 1e-2 * (1 + torch.cos(torch.tensor(torch.pi * update / 10)).item()) / 2
@@ -178,9 +160,8 @@ def two_updates(paths, results, coefficients, top_k, of_prm=()):
                 if advantage < 0:
                     token_T = torch.minimum(token_T, torch.tensor(-advantage * 3.0))
                 for name, coefficient in coefficients.items():
-                    read, says = own.get(r["key"], (r, 1.0)) if name == "prm" else (r, 1.0)
-                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], read).detach(), top_k)
-                    kl_T = says * (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
+                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], r).detach(), top_k)
+                    kl_T = (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
                     token_T = token_T + coefficient * kl_T
                     kl_sums[name] += float((kl_T * r["mask"]).sum()) / tokens
                 loss = (token_T * r["mask"]).sum() / tokens
@@ -199,7 +180,7 @@ def two_updates(paths, results, coefficients, top_k, of_prm=()):
 def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant):
     found = results["variant", variant]
     coefficients = {name: value for name, value in found["coefficients"].items() if value > 0}
-    updates, weights = two_updates(paths, results, coefficients, found["top_k"], found["of_prm"])
+    updates, weights = two_updates(paths, results, coefficients, found["top_k"])
     assert_updates_close(found["updates"], updates)
     for name in coefficients:
         values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the PRM makes of its configuration, and what it refuses in one line."""
 
-import inspect
-
 import pytest
 import torch
 from hydra import compose, initialize_config_module
@@ -10,14 +8,11 @@ from omegaconf import OmegaConf
 from tiny_llama import save_llama
 from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import LOSS_OPTIONS, LOSSES, LOSSES_WITH_BIAS, PRMSettings, SettingsError
+from prime_ext.config.settings import PRMSettings, SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.plan import plan_mini_batches
 
 FUSED = "prm.model.use_fused_kernels=true"
-# Options of a loss that act on the workers, and what prm.bias sets there.
-ON_WORKERS, TRAINED = {"time_weight"}, {"bias"}
 
 
 def test_the_first_update_has_a_learning_rate(config):
@@ -76,47 +71,16 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
 
 
-def options_of(function):
-    return {
-        name: type(parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is not inspect.Parameter.empty and parameter.default is not None
-    }
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_options_that_the_settings_allow_are_those_that_the_losses_take(name):
-    allowed, loss = LOSS_OPTIONS.get(name, {}), PRM_LOSSES[name]
-    on_workers = options_of(loss.loss)
-    assert {key: kind for key, kind in allowed.items() if key not in ON_WORKERS} == options_of(loss.rows)
-    assert {key: kind for key, kind in allowed.items() if key in ON_WORKERS} == {
-        key: kind for key, kind in on_workers.items() if key not in TRAINED
-    }
-    assert ("bias" in on_workers) == (name in LOSSES_WITH_BIAS)
-
-
-def test_options_go_where_they_are_needed(prm_settings, config):
-    settings = prm_settings(loss="ipvrm", loss_options={"margin": 2.0, "time_weight": "early"})
-    assert ImplicitPRM(config, settings)._loss_options == ({"margin": 2.0}, {"time_weight": "early"})
-
-
-REPLAY = {"batches": 2, "ratio": 1.0, "store": "disk"}
+REPLAY = {"batches": 2, "ratio": 1.0}
 BIAS = {"enable": True, "lr": 0.05, "init": None}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss_options": {"margin": 1.0}}, "prm.loss_options.margin is not an option of prm.loss=ce"),
-        ({"loss": "ipvrm", "loss_options": {"margins": 1.0}}, "prm.loss_options.margins .* it has margin, adaptive_b"),
-        ({"loss": "ipvrm", "loss_options": {"time_weight": "middle"}}, "prm.loss_options.time_weight='middle'"),
-        ({"loss": "ipvrm", "loss_options": {"dynamic_weight": 1}}, "prm.loss_options.dynamic_weight=1"),
-        ({"loss": "kto", "loss_options": {"desirable_weight": -1}}, "prm.loss_options.desirable_weight=-1"),
-        ({"loss_options": 3}, "prm.loss_options=3"),
         ({"epochs": 0}, "prm.epochs=0"),
         ({"replay": {**REPLAY, "batches": -1}}, "prm.replay.batches=-1"),
         ({"replay": {**REPLAY, "ratio": 0.0}}, "prm.replay.ratio=0.0"),
-        ({"replay": {**REPLAY, "store": "ram"}}, "prm.replay.store='ram' .* disk, memory"),
         ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
         ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
         ({"bias": {**BIAS, "enable": 1}}, "prm.bias.enable=1"),
@@ -125,7 +89,7 @@ BIAS = {"enable": True, "lr": 0.05, "init": None}
         ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start; .* enable, init, lr"),
         *[
             ({"bias": BIAS, "loss": loss, "update_mode": "after"}, f"prm.bias.enable=true .* prm.loss={loss}")
-            for loss in sorted({*LOSSES} - {*LOSSES_WITH_BIAS})
+            for loss in ("dpo", "nca", "kto")
         ],
     ],
 )

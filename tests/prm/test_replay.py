@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PRM remembers of earlier updates: bounded, the same in files and in memory, and after a resume."""
+"""What the PRM remembers of earlier updates: bounded, and the same after a resume."""
 
 import shutil
 
@@ -36,18 +36,13 @@ def numbers_of(drawn):
     return [int(row["responses"][0]) // 1000 for row in drawn]
 
 
-@pytest.fixture(params=["disk", "memory"])
-def store(request):
-    return request.param
+def replay(folder, batches=3, ratio=1.0):
+    return PRMReplay(ReplaySettings(batches, ratio), folder / "prm_replay")
 
 
-def replay(folder, store="disk", batches=3, ratio=1.0):
-    return PRMReplay(ReplaySettings(batches, ratio, store), folder / "prm_replay")
-
-
-def filled(folder, store, updates, **options):
+def filled(folder, updates, **options):
     """Four rollouts per update."""
-    found = replay(folder, store, **options)
+    found = replay(folder, **options)
     for update in range(updates):
         found.add(batch_of(range(4 * update, 4 * update + 4)))
     return found
@@ -57,8 +52,8 @@ def files(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_is_drawn_is_what_was_added(tmp_path, store):
-    drawn = filled(tmp_path, store, 1).draw(4)
+def test_what_is_drawn_is_what_was_added(tmp_path):
+    drawn = filled(tmp_path, 1).draw(4)
     assert sorted(numbers_of(drawn)) == [0, 1, 2, 3]
     for number, row in zip(numbers_of(drawn), drawn, strict=True):
         expected = rollout(number)
@@ -68,26 +63,25 @@ def test_what_is_drawn_is_what_was_added(tmp_path, store):
         assert torch.equal(row["input_ids"], torch.cat((expected["prompts"], expected["responses"])))
 
 
-def test_only_the_last_batches_are_remembered(tmp_path, store):
-    drawn = filled(tmp_path, store, 5).draw(100)
+def test_only_the_last_batches_are_remembered(tmp_path):
+    drawn = filled(tmp_path, 5).draw(100)
     assert sorted(numbers_of(drawn)) == list(range(8, 20))
-    expected = [f"update_{number:09d}.safetensors" for number in (3, 4, 5)] if store == "disk" else []
+    expected = [f"update_{number:09d}.safetensors" for number in (3, 4, 5)]
     assert files(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("ratio", "new", "drawn"), [(1.0, 5, 5), (0.5, 5, 2), (2.0, 5, 10), (1.0, 50, 12)])
-def test_the_ratio_says_how_many(tmp_path, store, ratio, new, drawn):
-    found = numbers_of(filled(tmp_path, store, 3, ratio=ratio).draw(new))
+def test_the_ratio_says_how_many(tmp_path, ratio, new, drawn):
+    found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
     assert len(found) == len(set(found)) == drawn
 
 
-def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_path, store):
-    assert replay(tmp_path, store).draw(8) == [] and list(tmp_path.iterdir()) == []
+def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_path):
+    assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("after", ["disk", "memory"])
-def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, after):
-    alone = filled(tmp_path, store, 3)
+def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
+    alone = filled(tmp_path, 3)
     checkpoint = tmp_path / "global_step_4" / "prm"
     # The step is done and saved a second time.
     alone.save(checkpoint)
@@ -97,7 +91,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, a
     for update in range(4, 8):
         expected.append(numbers_of(alone.draw(4)))
         alone.add(batch_of(range(4 * update, 4 * update + 4)))
-    resumed = replay(tmp_path, after)
+    resumed = replay(tmp_path)
     resumed.load(checkpoint)
     for update in range(4, 8):
         assert numbers_of(resumed.draw(4)) == expected[update - 4]
@@ -108,7 +102,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path, store, a
 
 
 def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
-    alone = filled(tmp_path, "disk", 1)
+    alone = filled(tmp_path, 1)
     alone.save(tmp_path / "checkpoint")
     alone.add(batch_of([90]))
     alone.add(batch_of([91]))
@@ -124,9 +118,9 @@ def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(t
     assert numbers_of(fresh.draw(100)) == [70] and len(files(tmp_path / "prm_replay")) == 1
 
 
-def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path, store):
-    filled(tmp_path, store, 2).save(tmp_path / "checkpoint")
-    resumed, again = replay(tmp_path, store), replay(tmp_path, store)
+def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
+    filled(tmp_path, 2).save(tmp_path / "checkpoint")
+    resumed, again = replay(tmp_path), replay(tmp_path)
     resumed.load(tmp_path / "checkpoint")
     resumed.save(tmp_path / "next")
     shutil.rmtree(tmp_path / "checkpoint")
@@ -135,6 +129,6 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path, store):
     assert numbers_of(again.draw(5)) == numbers_of(resumed.draw(5))
 
 
-def test_a_checkpoint_without_replay_is_refused(tmp_path, store):
+def test_a_checkpoint_without_replay_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
-        replay(tmp_path, store).load(tmp_path / "checkpoint" / "prm_replay")
+        replay(tmp_path).load(tmp_path / "checkpoint" / "prm_replay")

@@ -17,13 +17,11 @@ from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, respond, table
-from recipes.quickstart.learning_curve import LABELS
 from recipes.quickstart.model import build_model
 from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, ScoredToken, score_response, step_statistics
-from recipes.quickstart.report import report, text
+from recipes.quickstart.report import LABELS, render, report, text
 from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
 from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer
-from recipes.quickstart.transcripts import render
 
 QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
 CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -211,14 +209,14 @@ def test_hostile_text_is_shown_and_not_interpreted():
     parser.feed(page)
     assert {"script", "img"}.isdisjoint(parser.tags)
     assert not any(name.startswith("on") or name == "src" for name in parser.attributes)
-    assert hostile in parser.text and page.count("</main>") == 1
+    assert hostile in " ".join(parser.text) and page.count("</main>") == 1
 
 
 def test_wrong_steps_are_marked_and_explained():
     page = render([("a", "b", [scored_response([0.1, -0.5])])], {}, beta=0.2)
-    cards = page[page.index("<section>") :]
-    assert cards.count('class="step wrong"') == cards.count('class="step"') == 1
-    assert "7+6 is 3, not 4" in cards and "1 of 2 steps wrong" in cards
+    # The characters of the second step.
+    assert page.count('<span class="wrong"') == page.count("7+6 is 3, not 4") == len("7+6=4;")
+    assert "1 of 2 steps wrong" in page
 
 
 # ---- report ----
@@ -233,7 +231,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
-    assert (run_dir / "transcripts.html").read_text().count('<div class="card') == 40 + 12
+    assert (run_dir / "transcripts.html").read_text().count('<div class="transcript') == 40 + 12
     said = text(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
     assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in said

@@ -2,7 +2,6 @@
 """The task, data, measurement and report of the CPU recipes of PSPO-WRS, and the phases that both quickstarts share."""
 
 import json
-import math
 import random
 import subprocess
 from pathlib import Path
@@ -16,7 +15,6 @@ from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
 from recipes.pspo_wrs.data import write_data
-from recipes.pspo_wrs.plot_shapes import REWARDS, SCORES, factors, fillers
 from recipes.pspo_wrs.prepare import pair_tokenizer, write_step_rm_start
 from recipes.pspo_wrs.task import (
     MAX_RESPONSE_LENGTH,
@@ -173,8 +171,6 @@ def test_steps_and_scores_are_summarised_by_kind():
     found = measure.describe_scores(steps, scores)
     assert found["geometric"] == pytest.approx(((0.8 * 0.2 * 0.5) ** (1 / 3) + 0.9 + 0.5) / 3)
     assert found["by_kind"][USEFUL] == pytest.approx((0.8 + 0.5 + 0.9) / 3)
-    # Too few steps at every place for a mean.
-    assert found["by_place"] == {}
 
 
 def measured(outcomes, histogram, geometric):
@@ -206,15 +202,6 @@ def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp
     assert lines["3 to 5 steps"] == ["50.0", "%", "100.0", "%"]
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
     assert "accuracy 0.900 on 100 steps" in report.text(tmp_path, summary)
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_four_steps_are_the_peak_of_all_shapes_but_the_released_one_which_has_none(score):
-    for reward in (REWARDS["Weibull (paper)"], REWARDS["Gaussian (CN-PPO)"]):
-        assert max(factors(reward, score)) == 1.0 and math.isnan(fillers(reward, score)[-1])
-    released, late = factors(REWARDS["released code"], 0.9), fillers(REWARDS["released code"], score)[5:]
-    assert released == sorted(released) and released[-1] == pytest.approx(36.598 / 7.389, abs=1e-3)
-    assert late == sorted(late, reverse=True) and late[-1] < score
 
 
 # ---- phases of the quickstarts ----

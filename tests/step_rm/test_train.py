@@ -167,7 +167,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trai
     monkeypatch.undo()
     # Another run does not go on from its checkpoints.
     assert run(folder, output, **{"optim.lr": 1e-4}) == 2
-    assert "other settings (optim" in capsys.readouterr().err
+    assert "holds a run with settings.optim" in capsys.readouterr().err
     # The second time nothing is left to train.
     for _ in range(2):
         assert run(folder, output) == 0

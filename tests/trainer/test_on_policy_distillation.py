@@ -5,22 +5,16 @@ from functools import partial
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
-from small_batch import PADDING, ROLLOUTS, batch_of, filled_queue, settings
+from small_batch import settings
 from tensordict import TensorDict
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import DistillationConfig, DistillationLossConfig, FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from prime_ext.config.settings import PRMSettings
 from prime_ext.config.variant import keys_of
-from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.worker import OUTPUT_FIELD, PRM_LOG_PROBS
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.reward_sources import advantages
-from prime_ext.utils import transfer_queue as transfer
 
 PROMPTS, RESPONSES = (2, 3, 1, 2), (4, 1, 3, 4)
 MASKS = ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
@@ -119,43 +113,3 @@ def test_the_outcome_may_be_added_and_the_ratio_extrapolated():
     step.set_scores(teacher_BT, 1.25)
     extrapolated, _ = advantages(step, 1.0)
     torch.testing.assert_close(extrapolated, 1.25 * (teacher_BT - base_BT) * step.mask_BT)
-
-
-class ScriptedTeacher:
-    """A group of two ranks whose model gives every token the same log-probability."""
-
-    _dispatch_info = {"train": [0, 1]}
-
-    def __init__(self, queue, log_prob):
-        self.queue, self.log_prob, self.scored = queue, log_prob, []
-
-    def score(self, batch):
-        assert len(batch) % 2 == 0
-        self.scored += batch.keys
-        for key in batch.keys:
-            row = self.queue.fields["train"][key]
-            row[batch.extra_info[OUTPUT_FIELD]] = torch.full(row["response_mask"].shape, self.log_prob)
-
-
-def test_each_row_is_scored_by_the_teacher_of_its_data_source(monkeypatch):
-    queue = filled_queue(monkeypatch)
-    sources = ["maths", "code", "code", "other", "code", "maths", "maths", "other"][: len(ROLLOUTS) + len(PADDING)]
-    for key, source in zip([*ROLLOUTS, *PADDING], sources, strict=True):
-        queue.fields["train"][key]["data_source"] = source
-    with initialize_config_module("prime_ext.config", version_base=None):
-        words = ["variant=on_policy_distillation", "actor_rollout_ref.model.path=policy", "prm.model.path=general"]
-        config = compose("prime_trainer_cpu", [*words, "prm.teachers={maths: m, code: c, algebra: m}"])
-    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
-    own = {name: ScriptedTeacher(queue, value) for name, value in (("prm", -1.0), ("c", -2.0), ("m", -3.0))}
-    monkeypatch.setattr(transfer, "wait_for", lambda output: None)
-    prm._worker_group = own["prm"]
-    prm._teacher_groups = {name: own[path] for path, name in prm._teacher_names.items()}
-    batch = batch_of(queue, [*ROLLOUTS, *PADDING][: len(sources) // 2 * 2])
-    prm.score(batch)
-    for key, source in zip(batch.keys, sources, strict=False):
-        row = queue.fields["train"][key]
-        expected = {"maths": -3.0, "code": -2.0, "other": -1.0}[source]
-        assert row[PRM_LOG_PROBS].tolist() == [expected] * len(row["response_mask"])
-    # At most one row more than those of the source, for the second rank.
-    for path, source in (("prm", "other"), ("c", "code"), ("m", "maths")):
-        assert len(own[path].scored) <= sources.count(source) + 1

@@ -40,11 +40,6 @@ class UpdatedPRM:
             self.queue.fields["train"][key][name] = self.row(key, offset)
         return transfer.with_field(batch, name)
 
-    reference_of_policy = None
-
-    def follow_policy(self, global_step):
-        return False
-
     def reference(self, batch, as_update):
         self.fields_of_reference = batch.fields
         batch = self.write(batch, REFERENCE_LOG_PROBS, 0.0)
@@ -61,7 +56,7 @@ class UpdatedPRM:
     def rows_with_replay(self, new, replayed):
         return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
 
-    def score(self, batch, rollouts=None):
+    def score(self, batch):
         self.passes += 1
         self.fields_of_score = batch.fields
         self.write(batch, PRM_LOG_PROBS, self.sign)
@@ -156,7 +151,7 @@ def with_tokens(queue):
 
 @pytest.mark.parametrize("mode", ["interleaved", "after", "before"])
 def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
-    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5, store="disk"), tmp_path / "replay")
+    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5), tmp_path / "replay")
     accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
     # The labels that could be drawn for each step, and how many are: half of the 5 new ones.
     for number, (pool, replayed) in enumerate([([], 0), (accuracies, 2), (accuracies, 2)], start=1):

@@ -136,22 +136,6 @@ def test_batches_are_the_first_kept_prompts_whatever_the_delays_and_the_oversamp
         assert rollouts.most_in_flight <= batch_size + extra
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rollouts_of_prompts_that_pass_are_told_while_others_are_generated(monkeypatch, seed):
-    outcomes, told = [GOOD, HARD, GOOD, EASY, GOOD, GOOD, GOOD, GOOD], []
-
-    def on_kept(keys, partition_id):
-        told.append((keys, len(rollouts.running)))
-        assert all(key in rollouts.queue.tags[partition_id] for key in keys)
-
-    rollouts = start(monkeypatch, outcomes, seed, max_in_flight=6, on_kept=on_kept)
-    batch, _ = step(rollouts, 3)
-    every = [key for keys, _ in told for key in keys]
-    assert len(every) == len(set(every)) and set(batch.keys) <= set(every)
-    assert not {1, 3} & {int(key.split("_")[0]) for key in every}
-    assert any(running for _, running in told)
-
-
 def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for(monkeypatch):
     rollouts = start(monkeypatch, ([GOOD] * 4 + [HARD]) * 60, max_in_flight=80)
     buffer = rollouts.buffer

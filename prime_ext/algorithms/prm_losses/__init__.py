@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses that train the implicit PRM from outcome labels, by name, each in two parts.
 
-* ``prepare(label_B, group_B, valid_B, score_B=None, **options) -> RowFields`` runs once, on the driver, over the global
+* ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over the global
   batch: whatever looks at other rows happens here.
-* ``loss(log_ratio_BT, mask_BT, rows, beta, **options) -> scalar`` runs on a worker for one micro-batch and is a sum
+* ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is a sum
   over its rows. Engines may cut the batch as they like and spread it over ranks: sum and gradient stay the same.
 
 Multiply ``rows.weight_B`` by 1 / (rows in the mini-batch) before the batch is sent, see :class:`RowFields`.
@@ -11,14 +11,12 @@ Multiply ``rows.weight_B`` by 1 / (rows in the mini-batch) before the batch is s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.cross_entropy import bon_acc_rows, bon_rm_rows, ce_rows, cross_entropy_loss
+from prime_ext.algorithms.prm_losses.cross_entropy import ce_rows, cross_entropy_loss
 from prime_ext.algorithms.prm_losses.dpo import dpo_loss, dpo_rows
-from prime_ext.algorithms.prm_losses.ipvrm import ipvrm_loss, ipvrm_rows
 from prime_ext.algorithms.prm_losses.kto import kto_loss, kto_rows
 from prime_ext.algorithms.prm_losses.nca import nca_loss, nca_rows
 from prime_ext.algorithms.prm_losses.row_fields import RowFields
@@ -49,7 +47,6 @@ class PRMLossFunction:
         group_B: torch.Tensor,
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
-        **options: Any,
     ) -> RowFields:
         """The fields of all rows of the global batch.
 
@@ -57,8 +54,7 @@ class PRMLossFunction:
             label_B: outcomes in [0, 1].
             group_B: integer id of the prompt.
             valid_B: False for padding, which may hold anything.
-            score_B: h_B, the summed log-ratios before the update; of ``kto`` those of mismatched pairs, if there are.
-            options: of :attr:`rows`.
+            score_B: h_B, the summed log-ratios before the update.
 
         Raises:
             ValueError: a label of a valid row is not in [0, 1], or a fraction where the loss takes none; scores that
@@ -74,24 +70,21 @@ class PRMLossFunction:
                 f"{', '.join(name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels)} take fractions"
             )
         if not self.needs_scores:
-            return self.rows(label_B, PromptGroups.of(group_B, valid_B), **options)
+            return self.rows(label_B, PromptGroups.of(group_B, valid_B))
         if score_B is None:
             raise ValueError(f"PRM loss {self.name!r} needs the summed log-ratios before the update (score_B)")
         score_B = kept(score_B.detach(), valid_B)
         if not score_B.isfinite().all():
             raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")
-        return self.rows(label_B, PromptGroups.of(group_B, valid_B), score_B.to(label_B.dtype), **options)
+        return self.rows(label_B, PromptGroups.of(group_B, valid_B), score_B.to(label_B.dtype))
 
 
 PRM_LOSSES: dict[str, PRMLossFunction] = {
     entry.name: entry
     for entry in (
         PRMLossFunction("ce", ce_rows, cross_entropy_loss, allows_soft_labels=True),
-        PRMLossFunction("bon_acc", bon_acc_rows, cross_entropy_loss, allows_soft_labels=True),
-        PRMLossFunction("bon_rm", bon_rm_rows, cross_entropy_loss, needs_scores=True, allows_soft_labels=True),
         PRMLossFunction("dpo", dpo_rows, dpo_loss, needs_scores=True),
         PRMLossFunction("nca", nca_rows, nca_loss, allows_soft_labels=True),
         PRMLossFunction("kto", kto_rows, kto_loss, needs_scores=True),
-        PRMLossFunction("ipvrm", ipvrm_rows, ipvrm_loss),
     )
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy of the outcome, plain and weighted by the chance of a response to be the best of n."""
+"""Cross-entropy of the outcome."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 
 
 def ce_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
@@ -42,31 +42,3 @@ def logit_of_mean(mean_outcome: float) -> float:
     if not 0.0 < mean_outcome < 1.0:
         return math.copysign(LIMIT, mean_outcome - 0.5)
     return min(max(math.log(mean_outcome / (1.0 - mean_outcome)), -LIMIT), LIMIT)
-
-
-def _best_of_n_weight(rank_key_B: torch.Tensor, groups: PromptGroups) -> torch.Tensor:
-    """n * (share of the group with a key <= the row's)^(n - 1): the density of the best of n draws at the row."""
-    key_GN = groups.spread(rank_key_B, torch.inf)
-    not_above_B = groups.collect((key_GN[:, None, :] <= key_GN[:, :, None]).sum(-1).to(rank_key_B.dtype))
-    # Absent members hold infinity: they are below no row, but each other's equals, which `collect` leaves out.
-    share_B = not_above_B / groups.size_B.clamp_min(1)
-    return groups.size_B * share_B ** (groups.size_B - 1).clamp_min(0)
-
-
-def bon_acc_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
-    """Cross-entropy weighted by n * (share of the group with a label <= y_i)^(n - 1) (``bon_acc`` of verl's recipe).
-
-    Scale: the recipe adds the weighted losses up, so its effective learning rate grows with the micro-batch. Here they
-    are averaged with weights of mean 1, and the loss starts at ln 2 like ``ce``. In a group of equal labels all weigh
-    the same. Target: the label.
-    """
-    return RowFields(relative(_best_of_n_weight(label_B, groups)), label_B, torch.zeros_like(label_B))
-
-
-def bon_rm_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
-    """Cross-entropy weighted by n * (share of the group with h_j <= h_i)^(n - 1) (``bon_rm`` of verl's recipe).
-
-    The ranks are those of the PRM before the update, so that a row's weight does not move between micro-batches. The
-    scale is that of :func:`bon_acc_rows`. Target: the label.
-    """
-    return RowFields(relative(_best_of_n_weight(score_B, groups)), label_B, torch.zeros_like(label_B))

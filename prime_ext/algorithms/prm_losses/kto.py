@@ -4,46 +4,19 @@
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum, relative
+from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 
 
-def mismatched_partners(group_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:
-    """For each valid row a row of another prompt, whose response can be read as an answer to this row's prompt.
+def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
+    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the same.
 
-    Group g takes its partners from group g + 1. (Shifting by one row, as is common, would pair rollouts of the same
-    prompt.) -1 for invalid rows and where there is no other prompt.
-    """
-    groups = PromptGroups.of(group_B, valid_B)
-    if groups.n_groups < 2:
-        return torch.full_like(group_B, -1)
-    member_GN = groups.members()
-    size_G = (member_GN >= 0).sum(-1)
-    next_GN = member_GN.roll(-1, 0)
-    rank_N = torch.arange(member_GN.shape[1], device=group_B.device)
-    partner_GN = next_GN.gather(1, rank_N[None, :] % size_G.roll(-1, 0)[:, None])
-    partner_B = torch.full_like(group_B, -1)
-    partner_B[member_GN[member_GN >= 0]] = partner_GN[member_GN >= 0]
-    return partner_B
-
-
-def kto_rows(
-    label_B: torch.Tensor,
-    groups: PromptGroups,
-    score_B: torch.Tensor,
-    desirable_weight: float = 1.0,
-    undesirable_weight: float = 1.0,
-) -> RowFields:
-    """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank, and a weight per class.
-
-    The paper takes z over mismatched pairs (a prompt with a response to another prompt), which costs one more forward
-    pass: give their summed log-ratios as ``score_B``, see :func:`mismatched_partners`. Those of the rollouts themselves
-    are a departure from the paper that is free. Every row counts, whatever its group. Target: the label, 0 or 1.
-    Offset: z, in units of log-ratios.
+    The paper takes z over mismatched pairs, a prompt with a response to another prompt, which costs another forward
+    pass; here it is taken over the rollouts themselves. Every row counts, whatever its group. Target: the label, 0 or
+    1. Offset: z, in units of log-ratios.
     """
     valid_B = groups.valid_B
     z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
-    class_weight_B = desirable_weight * label_B + undesirable_weight * (1.0 - label_B)
-    return RowFields(relative(class_weight_B * valid_B.to(label_B.dtype)), label_B, torch.where(valid_B, z, 0.0))
+    return RowFields(valid_B.to(label_B.dtype), label_B, torch.where(valid_B, z, 0.0))
 
 
 def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:

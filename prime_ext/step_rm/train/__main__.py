@@ -21,6 +21,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
+from prime_ext.utils.run_store import RunError
 
 
 def compose(overrides: list[str]) -> StepRMSettings:
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         from prime_ext.step_rm.train.run import train
 
         results = train(settings)
-    except (SettingsError, StepRMError) as error:
+    except (SettingsError, StepRMError, RunError) as error:
         if first:
             print(f"prime_ext: {error}", file=sys.stderr)
         return 2

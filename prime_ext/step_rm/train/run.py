@@ -2,7 +2,6 @@
 """The training run: the model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
-import json
 import os
 import platform
 from pathlib import Path
@@ -31,6 +30,7 @@ from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, lo
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
+from prime_ext.utils.run_store import check_identity
 
 FINGERPRINT = "run.json"
 
@@ -97,26 +97,19 @@ def weighted_loss(weight_C: torch.Tensor | None) -> Any:
     return loss
 
 
-def check_run(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
-    """The checkpoint to go on from; None for a new run.
+def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
+    """Return the checkpoint to go on from; None for a new run.
 
     Raises:
-        StepRMError: the folder holds a run with other settings or data.
+        RunError: the folder holds a run with other settings or data.
     """
     data = {name: {**split.counts(), "digest": split.digest()} for name, split in splits.items()}
-    record = json.loads(json.dumps({"settings": settings.of_result, "data": data}))
+    identity = {"settings": settings.of_result, "data": data}
     path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
     if last and path.is_file():
-        earlier = read_json(path)
-        if earlier != record:
-            key = next(key for key in record if earlier.get(key) != record[key])
-            inner = next(name for name in record[key] if earlier.get(key, {}).get(name) != record[key][name])
-            raise StepRMError(
-                f"{folder} holds a run with other {key} ({inner}: {earlier.get(key, {}).get(inner)!r}, now "
-                f"{record[key][inner]!r}); choose another trainer.output_dir or delete it"
-            )
-    write_json(path, record)
+        check_identity(folder, read_json(path), identity, "choose another trainer.output_dir or delete it")
+    write_json(path, identity)
     return last
 
 
@@ -174,7 +167,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     model = load_model(settings.model)
     pad = check_fit(model, tokenizer, pair_format.max_length, path)
     model.config.pad_token_id = pad
-    checkpoint = check_run(folder, settings, splits)
+    checkpoint = find_checkpoint(folder, settings, splits)
     callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
     if settings.trainer.patience:
         callbacks.append(EarlyStoppingCallback(settings.trainer.patience))

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes of the length factor, and the score at which one more step pays: ``docs/tutorials/pspo_shapes.png``.
 
-    python -m recipes.pspo_wrs.plot_shapes [--out docs/tutorials/pspo_shapes.png]
+    python docs/draw_pspo_shapes.py [--out docs/tutorials/pspo_shapes.png]
 
 Nothing is trained or measured here: the curves are the functions of ``prime_ext.algorithms``.
 """
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 import torch
 from matplotlib.ticker import MultipleLocator
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
