@@ -54,7 +54,6 @@ _registered = [
     *_sources("math", "numina_*"),
     *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
     *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
-    *_sources("math", "college_math* gaokao*"),
     *_sources("math", "prime_ext/last_digit_chain"),
     *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),

@@ -4,14 +4,14 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cpu"))
-
-from engine_rank import build_worker  # noqa: E402
-from gloo_ranks import finish  # noqa: E402
+from engines import worker_config
+from gloo_ranks import finish
+from verl.workers.engine_workers import TrainingWorker
 
 if __name__ == "__main__":
     model_path, work_dir = sys.argv[1:]
-    worker = build_worker(model_path)
+    worker = TrainingWorker(worker_config(model_path, checkpointing=False, micro_batch_size=2))
+    worker.reset()
     worker.save_checkpoint(str(Path(work_dir) / "run" / "global_step_3" / "actor"), global_step=3)
     weights, _ = worker.engine.get_per_tensor_param()
     finish({name: tensor.detach().clone() for name, tensor in weights}, work_dir)

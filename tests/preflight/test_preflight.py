@@ -373,7 +373,7 @@ def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, chan
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     code = train_on(tmp_path / "code.parquet", data_source="apps")
     assert problems_of(code) == []
-    weak = dataclasses.replace(find_protection(), system_calls=False)
+    weak = dataclasses.replace(find_protection(), missing=["no system call filter"])
     monkeypatch.setattr("prime_ext.verifiers.sandbox.find_protection", lambda: weak)
     (problem,) = problems_of(code)
     assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")

@@ -57,7 +57,7 @@ def python_paths() -> list[str]:
 class ServerProcess(Worker):
     """A running fork server: a worker of the sandbox."""
 
-    def __init__(self, unsafe_no_sandbox: bool, left_out: tuple[str, ...]) -> None:
+    def __init__(self, unsafe_no_sandbox: bool) -> None:
         """Start the server and wait until it has reported its protections.
 
         Raises:
@@ -70,7 +70,7 @@ class ServerProcess(Worker):
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
-            self.process = self._spawn(left_out, theirs.fileno(), client)
+            self.process = self._spawn(theirs.fileno(), client)
         except OSError as error:
             self._connection.close()
             os.rmdir(self.base)
@@ -83,14 +83,14 @@ class ServerProcess(Worker):
             self.end()
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
         self.protection = Protection(**hello)
-        if not self.protection.sufficient and not unsafe_no_sandbox:
+        if self.protection.missing and not unsafe_no_sandbox:
             self.end()
             reasons = "; ".join(self.protection.missing)
             raise SandboxUnavailable(
                 f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
             )
 
-    def _spawn(self, left_out: tuple[str, ...], connection: int, client: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, connection: int, client: int) -> subprocess.Popen[bytes]:
         program, reason = b"", ""
         try:
             program = system_calls.build()
@@ -102,7 +102,6 @@ class ServerProcess(Worker):
             "client": client,
             "base": self.base,
             "readable": [*python_paths(), "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
-            "left_out": left_out,
             "filter": program.hex(),
             "reason": reason,
         }
@@ -214,7 +213,6 @@ class Sandbox(Pool):
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
         unsafe_no_sandbox: run programs even where the machine cannot confine them.
-        left_out: protections to do without (``landlock``, ``seccomp``, ``rlimits``); for tests.
 
     Thread-safe. After a fork of this process, servers of its own are started on first use.
 
@@ -229,10 +227,9 @@ class Sandbox(Pool):
         workers: int | None = None,
         *,
         unsafe_no_sandbox: bool = False,
-        left_out: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits or Limits()
-        start = functools.partial(ServerProcess, unsafe_no_sandbox, left_out)
+        start = functools.partial(ServerProcess, unsafe_no_sandbox)
         super().__init__(workers, start, failure)
         try:
             self.protection  # noqa: B018  starts the first server

@@ -3,7 +3,6 @@
 
 The server has given up capabilities and the rest of what is the same for all runs. In the child the order matters:
 limits first, then Landlock, which opens nothing any more, then the system call filter, which forbids everything above.
-Each protection can be left out by name, for the probe and its tests.
 
 Landlock: the program may read the Python installation and write one directory, whoever runs it. Three system calls,
 made through ctypes because no library in use offers them. It needs no privileges and no namespaces. What a kernel can
@@ -107,13 +106,11 @@ class Confinement:
     Attributes:
         landlock_abi: the kernel's, 0 to leave Landlock out.
         filter_program: the system call filter, None to leave it out.
-        limits: whether resource limits are set.
         readable: directories and files that programs may read.
     """
 
     landlock_abi: int
     filter_program: Filter | None
-    limits: bool
     readable: tuple[str, ...]
     _rules: list[tuple[int, int]] = field(default_factory=list)
 
@@ -125,13 +122,12 @@ class Confinement:
         Raises:
             OSError: the kernel refused.
         """
-        if self.limits:
-            _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
-            for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
-                _lower(kind, 0)
-            # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
-            # processes are refused by the system call filter, threads are counted by the server.
-            _lower(resource.RLIMIT_NPROC, 32768)
+        _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
+        for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
+            _lower(kind, 0)
+        # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
+        # processes are refused by the system call filter, threads are counted by the server.
+        _lower(resource.RLIMIT_NPROC, 32768)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         # Make root as weak as its files allow: no capability is left, and none can be gained.
         nothing = struct.pack("6I", *[0] * 6)
@@ -152,11 +148,10 @@ class Confinement:
         Raises:
             OSError: the kernel refused a protection that the probe had found. The child must not go on then.
         """
-        if self.limits:
-            _lower(resource.RLIMIT_AS, limits.memory_bytes)
-            _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
-            _lower(resource.RLIMIT_FSIZE, limits.output_bytes)
-            _lower(resource.RLIMIT_NOFILE, 64)
+        _lower(resource.RLIMIT_AS, limits.memory_bytes)
+        _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
+        _lower(resource.RLIMIT_FSIZE, limits.output_bytes)
+        _lower(resource.RLIMIT_NOFILE, 64)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # the parent has died already

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries every protection in one forked child, to find out what this machine really offers."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -26,42 +25,17 @@ class Protection:
 
     Attributes:
         landlock_abi: the kernel's Landlock ABI, 0 for none.
-        files: Landlock refuses to read and write outside the allowed paths.
-        system_calls: the filter refuses processes, sockets and signals.
-        limits: memory and file sizes are limited.
-        works: an ordinary program with threads and a temporary file runs.
-        reason: why something is missing, as far as known.
+        missing: what is needed and not there, one line each, with the remedy. Empty if model-written programs may run.
     """
 
     landlock_abi: int
-    files: bool = False
-    system_calls: bool = False
-    limits: bool = False
-    works: bool = False
-    reason: str = ""
-
-    @property
-    def sufficient(self) -> bool:
-        """Whether model-written programs may run."""
-        return self.works and self.system_calls and self.limits and self.files
-
-    @property
-    def missing(self) -> list[str]:
-        """What is needed and not there, one line each, with the remedy."""
-        needed = {
-            "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": self.system_calls,
-            "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": self.files,
-            "no resource limits": self.limits,
-            "an ordinary program does not run under the protections": self.works,
-        }
-        lines = [line for line, there in needed.items() if not there]
-        return lines + ([self.reason] if self.reason and lines else [])
+    missing: list[str]
 
     def describe(self) -> str:
         """Return one line for logs and for the doctor."""
-        if self.sufficient:
-            return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"
-        return f"NOT sufficient: {'; '.join(self.missing)}"
+        if self.missing:
+            return f"NOT sufficient: {'; '.join(self.missing)}"
+        return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"
 
 
 def _is_refused(attempt: Callable[[], Any]) -> bool:
@@ -105,14 +79,15 @@ def _run_ordinary_program() -> None:
     assert seen == [45]
 
 
-def _try_all(outside: str, server: int) -> dict[str, bool]:
-    """Return which protections hold, in a confined child. ``outside`` is a file that it must not reach."""
+def _try_all(outside: str, server: int) -> list[str]:
+    """Return what is missing, in a confined child. ``outside`` is a file that it must not reach."""
     files: tuple[Callable[[], Any], ...] = (
         lambda: _read(outside),
         lambda: _write(outside),
         lambda: _write(outside + "-new"),
     )
     calls: tuple[Callable[[], Any], ...] = (
+        # First, for without a filter exec would succeed.
         _fork,
         socket.socket,
         lambda: os.kill(server, 0),
@@ -123,13 +98,12 @@ def _try_all(outside: str, server: int) -> dict[str, bool]:
         lambda: _write("large", _LIMITS.output_bytes + 1),
     )
     _run_ordinary_program()
-    return {
-        "works": True,
-        "files": all(map(_is_refused, files)),
-        "limits": all(map(_is_refused, limits)),
-        # Last, for without a filter exec succeeds.
-        "system_calls": all(map(_is_refused, calls)),
+    needed = {
+        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": calls,
+        "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": files,
+        "no resource limits": limits,
     }
+    return [missing for missing, attempts in needed.items() if not all(map(_is_refused, attempts))]
 
 
 def examine(confinement: "Confinement", base: str, reason: str) -> dict[str, Any]:
@@ -156,5 +130,5 @@ def examine(confinement: "Confinement", base: str, reason: str) -> dict[str, Any
     for path in filter(os.path.exists, (*left, outside, outside + "-new")):
         os.unlink(path)
     os.rmdir(work)
-    found = json.loads(answer) if answer else {}
-    return dataclasses.asdict(Protection(landlock_abi=confinement.landlock_abi, reason=reason, **found))
+    missing = json.loads(answer) if answer else ["an ordinary program does not run under the protections"]
+    return {"landlock_abi": confinement.landlock_abi, "missing": missing + ([reason] if missing and reason else [])}

@@ -210,11 +210,10 @@ def main(settings: dict[str, Any]) -> None:
     # Keep the low numbers taken, so that the descriptors of a run never lie where they have to go.
     for _ in harness.DESCRIPTORS:
         os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    left_out, program = settings["left_out"], bytes.fromhex(settings["filter"])
+    program = bytes.fromhex(settings["filter"])
     protect = confinement.Confinement(
-        landlock_abi=0 if "landlock" in left_out else confinement.landlock_abi(),
-        filter_program=confinement.Filter(program) if program and "seccomp" not in left_out else None,
-        limits="rlimits" not in left_out,
+        landlock_abi=confinement.landlock_abi(),
+        filter_program=confinement.Filter(program) if program else None,
         readable=tuple(settings["readable"]),
     )
     protect.prepare()
