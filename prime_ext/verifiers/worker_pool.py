@@ -10,11 +10,11 @@
 
 import ctypes
 import functools
-import importlib
 import logging
 import math
 import os
 import pickle
+import pkgutil
 import queue
 import resource
 import signal
@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -194,18 +194,15 @@ class Failure:
 _error = functools.partial(Failure, Outcome.ERROR)
 
 
-def work(descriptor: int, parent: int, memory_limit: int, preload: Sequence[str]) -> None:
+def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
     """What an interpreter of :class:`WorkerPool` does: its slow imports, then tasks until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    for entry in preload:
-        module, _, function = entry.partition(":")
-        imported = importlib.import_module(module)
-        if function:
-            getattr(imported, function)()
+    if warm_up:
+        pkgutil.resolve_name(warm_up)()
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe = Connection(descriptor)
@@ -235,10 +232,10 @@ class _Interpreter(Worker):
     one lives until its CPU limit, an idle one ends at once).
     """
 
-    def __init__(self, memory_limit: int, tasks: int, preload: tuple[str, ...]) -> None:
+    def __init__(self, memory_limit: int, tasks: int, warm_up: str) -> None:
         self._pipe, theirs = Pipe()
         self._memory_limit, self._tasks_left = memory_limit, tasks
-        arguments = theirs.fileno(), os.getpid(), memory_limit, preload
+        arguments = theirs.fileno(), os.getpid(), memory_limit, warm_up
         boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
         with theirs:
             words = [sys.executable, "-c", boot]
@@ -284,8 +281,7 @@ class WorkerPool(Pool):
         time_limit: seconds that a task may run, unless ``submit`` says otherwise. Waiting in the queue is free.
         memory_limit: address space of one worker, in bytes.
         tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
-        preload: what a worker does before its first task: modules to import, ``"module"``, or functions without
-            arguments to call, ``"module:function"``.
+        warm_up: a function without arguments, ``"module:function"``, that a worker calls before its first task.
     """
 
     def __init__(
@@ -295,12 +291,12 @@ class WorkerPool(Pool):
         time_limit: float = 6.0,
         memory_limit: int = 2 * 1024**3,
         tasks_per_worker: int = 2000,
-        preload: Sequence[str] = (),
+        warm_up: str = "",
     ) -> None:
         if time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
             raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}, {tasks_per_worker=}")
         self.time_limit = time_limit
-        start = functools.partial(_Interpreter, memory_limit, tasks_per_worker, tuple(preload))
+        start = functools.partial(_Interpreter, memory_limit, tasks_per_worker, warm_up)
         super().__init__(workers, start, _error)
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
@@ -325,4 +321,4 @@ class WorkerPool(Pool):
 
 
 # What the verifiers of this process share. It starts with its first task and ends with the process.
-DEFAULT_POOL = WorkerPool(preload=("prime_ext.verifiers.math.symbolic:warm_up",))
+DEFAULT_POOL = WorkerPool(warm_up="prime_ext.verifiers.math.symbolic:warm_up")

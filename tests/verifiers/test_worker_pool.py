@@ -79,7 +79,7 @@ def test_a_process_whose_answer_is_not_understood_gives_no_other_one(monkeypatch
 
 
 def test_workers_that_cannot_start_are_a_failure_not_a_hang():
-    with WorkerPool(1, preload=("no_such_module",)) as pool:
+    with WorkerPool(1, warm_up="no_such_module:warm_up") as pool:
         assert pool.run(double, 1).outcome is Outcome.ERROR
 
 

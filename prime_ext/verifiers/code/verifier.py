@@ -112,17 +112,11 @@ class CodeVerifier:
         limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
         per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
-        return await verifier.averify_program(extract_program(response), test_cases, reward=reward)
+        return await asyncio.wrap_future(verifier.submit_program(extract_program(response), test_cases, reward=reward))
 
     def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
         """Return the verdict on a program without a response around it."""
         return self.submit_program(program, test_cases, reward=reward).result()
-
-    async def averify_program(
-        self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
-    ) -> Verdict:
-        """As :meth:`verify_program`, without blocking the event loop."""
-        return await asyncio.wrap_future(self.submit_program(program, test_cases, reward=reward))
 
     def submit_program(
         self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"

@@ -139,10 +139,6 @@ class MathVerifier:
         said, verdict = self._start(response, gold, **options)
         return verdict(await asyncio.wrap_future(said) if isinstance(said, Future) else said)
 
-    async def averify_answer(self, answer: str, gold: Gold) -> Verdict:
-        """Like :meth:`verify_answer` for asyncio."""
-        return await self.averify(answer, gold, extraction=None)
-
     def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
         started = [self._start(*pair, extraction) for pair in pairs]

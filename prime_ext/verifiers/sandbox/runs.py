@@ -30,20 +30,16 @@ class Limits:
             number plus two limits processor time over all threads.
         memory_bytes: address space, the interpreter's own 50 to 150 MB included.
         output_bytes: size of standard output, of standard error and of every file that the program writes.
-        threads: most threads at a time; checked every 20 ms.
-        files: most files in the working directory, checked likewise.
     """
 
     seconds: float = 10.0
     memory_bytes: int = 1 << 30
     output_bytes: int = 4 << 20
-    threads: int = 64
-    files: int = 32
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):
             raise ValueError(f"seconds={self.seconds!r} must be a number > 0")
-        for name, low in (("memory_bytes", 64 << 20), ("output_bytes", 1), ("threads", 1), ("files", 0)):
+        for name, low in (("memory_bytes", 64 << 20), ("output_bytes", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ValueError(f"{name}={value!r} must be a whole number >= {low}")

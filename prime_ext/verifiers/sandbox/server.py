@@ -28,7 +28,9 @@ from prime_ext.verifiers.sandbox.runs import Limits
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE = 436
+# How often a run is looked at, and the most threads and files in its working directory that it may have then.
 _TICK_SECONDS = 0.02
+_MAX_THREADS, _MAX_FILES = 64, 32
 _MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -96,7 +98,7 @@ class Child:
             threads = os.stat(f"/proc/{self.pid}/task").st_nlink - 2
         except FileNotFoundError:
             threads = 0  # it has ended since
-        return threads > self.limits.threads or len(os.listdir(self.work)) > self.limits.files
+        return threads > _MAX_THREADS or len(os.listdir(self.work)) > _MAX_FILES
 
     def end(self) -> int:
         """Kill it if it still runs, remove what it left, and return its exit code."""

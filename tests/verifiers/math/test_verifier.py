@@ -17,7 +17,6 @@ from prime_ext.verifiers.math.verifier import decide
 from prime_ext.verifiers.worker_pool import WorkerPool
 
 PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
-WARM_UP = ("prime_ext.verifiers.math.symbolic:warm_up",)
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def _resident(process):
 
 def test_memory_does_not_grow_with_hostile_answers():
     generator = random.Random(0)
-    with WorkerPool(1, time_limit=3.0, preload=WARM_UP) as pool:
+    with WorkerPool(1, time_limit=3.0, warm_up="prime_ext.verifiers.math.symbolic:warm_up") as pool:
         verifier = MathVerifier(pool)
         sizes = []
         for _ in range(2):

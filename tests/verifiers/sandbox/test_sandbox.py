@@ -107,7 +107,7 @@ def test_each_limit_has_its_ending(sandbox, program, limits, ending):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": 1}, {"output_bytes": 0}, {"threads": True}]
+    "bad", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_bytes": 1}, {"output_bytes": 0}, {"output_bytes": True}]
 )
 def test_limits_that_make_no_sense(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
