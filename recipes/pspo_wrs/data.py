@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the data of the CPU recipes of PSPO-WRS.
 
-    python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart
+    python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
 
 ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema) are disjoint in their prompts, as in
 ``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step,
 for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
 """
 
+import argparse
 import random
 from pathlib import Path
 
@@ -97,3 +98,14 @@ def write_data(
     )
     for name, count in counts.items():
         print(f"{output_dir / name}: {count} rows")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
+    write_data(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

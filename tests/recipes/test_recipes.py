@@ -25,7 +25,7 @@ from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
 from recipes.prime import code_rows
 from recipes.pspo_wrs.data import LABELLERS
-from recipes.pspo_wrs.prepare import STEP_RM_SETTINGS
+from recipes.pspo_wrs.step_rm import STEP_RM_SETTINGS
 from recipes.studies.report import read_study
 from recipes.studies.through_verl import VERL_TASKS
 
