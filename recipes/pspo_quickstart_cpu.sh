@@ -28,14 +28,12 @@ KNOBS=(SEED SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ)
 
 start_run "$@"
 
-PREPARE=("$PYTHON" -m recipes.pspo_wrs.prepare)
+skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.data --output-dir "$OUT/data" --seed "$SEED"
 
-skip data "$OUT/data/data.json" || phase data "${PREPARE[@]}" data --dir "$OUT" --seed "$SEED"
+skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
+  --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
 
-skip warm_start "$OUT/sft/sft.json" || phase warm_start "${PREPARE[@]}" warm-start --dir "$OUT" --seed "$SEED" \
-  --sft-steps "$SFT_STEPS"
-
-skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "${PREPARE[@]}" step-rm --dir "$OUT" --seed "$SEED"
+skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "$PYTHON" -m recipes.pspo_wrs.step_rm --dir "$OUT" --seed "$SEED"
 
 MEASURE=("$PYTHON" -m recipes.pspo_wrs.measure --step-rm "$OUT/step_rm_honest/model" --data "$OUT/data/test.parquet")
 skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --policy "$OUT/sft" \

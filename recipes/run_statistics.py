@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes' reports share: statistics over seeds, metrics of a run, tables, and files about a run."""
+"""What the recipes' reports share: statistics over seeds, metrics of a run, and files about a run."""
 
 import argparse
 import math
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -57,13 +57,6 @@ def crossing(places: Sequence[float], values: Sequence[float], threshold: float)
         if low < threshold <= high:
             return places[left] + (threshold - low) / (high - low) * (places[left + 1] - places[left])
     return None
-
-
-def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:

@@ -4,42 +4,18 @@
 python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --output-dir outputs/agent_quickstart/sft
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
 
 from recipes.agent.tokenizer import MAX_LENGTH, build_tokenizer
 from recipes.quickstart.model import build_model
-from recipes.quickstart.sft import IGNORED_LABEL, command_line, warm_start
-
-
-def example(messages: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
-    """Tokens of an episode; only those of the assistant have labels."""
-    ids: list[int] = []
-    labels: list[int] = []
-    for message in messages:
-        # The template renders each message on its own, so the parts join to the whole.
-        part = tokenizer.apply_chat_template([message], tokenize=True, return_dict=False)
-        ids += part
-        labels += part if message["role"] == "assistant" else [IGNORED_LABEL] * len(part)
-    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+from recipes.quickstart.sft import command_line, warm_start
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
     """Train a fresh model on ``data``; see :func:`recipes.quickstart.sft.warm_start`."""
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed, max_position_embeddings=MAX_LENGTH)
-    warm_start(
-        model,
-        tokenizer,
-        lambda conversations: [example(messages, tokenizer) for messages in conversations],
-        data,
-        output_dir,
-        steps=steps,
-        seed=seed,
-        same_length_within=8,
-    )
+    warm_start(model, tokenizer, data, output_dir, steps=steps, seed=seed, same_length_within=8)
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from prime_ext.tasks.calculator_tool import SCHEMA
-from recipes.quickstart.tokenizer import BOS, EOS, PAD, character_tokenizer
+from recipes.quickstart import tokenizer as quickstart_tokenizer
+from recipes.quickstart.tokenizer import BOS, EOS, PAD
 
 UNKNOWN = "<unk>"
 _CALL = json.dumps({"name": SCHEMA["function"]["name"], "arguments": {"expression": "|"}})
@@ -28,16 +29,10 @@ MAX_LENGTH = 320
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer, with the chat template; it has 105 tokens."""
+    """Build the tokenizer of the agent, with its chat template; it has 105 tokens."""
     characters = ["\n", *map(chr, range(32, 127))]
-    tokenizer = character_tokenizer(
-        [PAD, BOS, EOS, UNKNOWN, *characters, "\\boxed{"],
-        unknown=UNKNOWN,
-        padding_side="left",
-        model_max_length=MAX_LENGTH,
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
-    )
+    vocabulary = [PAD, BOS, EOS, UNKNOWN, *characters, "\\boxed{"]
+    tokenizer = quickstart_tokenizer.build_tokenizer(vocabulary, CHAT_TEMPLATE, MAX_LENGTH, UNKNOWN)
     tokenizer.add_tokens(
         [AddedToken(text, normalized=False) for text in (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)]
     )

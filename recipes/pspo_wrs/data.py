@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the data of the CPU recipes of PSPO-WRS.
 
-    python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart
+    python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
 
 ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema) are disjoint in their prompts, as in
 ``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step,
 for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
 """
 
+import argparse
 import random
 from pathlib import Path
 
 from prime_ext.tasks.last_digit_chain import Problem, draw_misconceptions
-from prime_ext.utils.files import write_json, write_json_lines
+from prime_ext.utils.files import write_json_lines
 from recipes.pspo_wrs.task import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
@@ -23,7 +24,7 @@ from recipes.pspo_wrs.task import (
     token_count,
     write_solution,
 )
-from recipes.quickstart.data import rl_rows, write_parquet
+from recipes.quickstart.data import rl_rows, write_splits
 
 LABELLERS = {"honest": False, "lenient": True}
 # The labelled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy
@@ -76,24 +77,29 @@ def write_data(
     misconception_seed: int = 123,
     seed: int = 0,
 ) -> None:
-    """Write all files and, last, ``data.json`` with the settings, whose presence means that all is complete."""
+    """Write all files and, last, ``data.json``."""
     rows = {}
     for split, size in {"train": train_size, "val": val_size, "test": test_size}.items():
         rows[split] = rl_rows(split, generate_problems(split, size, seed, unique=split == "test"))
     # The labelled problems are problems of the demonstrations: nothing of what the policy is trained or tested on.
     problems = generate_problems("sft", sft_size + labelled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], mean_error, misconception_seed, seed)
-    for split, content in rows.items():
-        write_parquet(output_dir / f"{split}.parquet", content)
-    counts = {split: len(content) for split, content in rows.items()}
+    counts = {}
     for name, lenient in LABELLERS.items():
         chains = labelled_chains(problems[sft_size:], lenient, seed)
         write_json_lines(output_dir / f"steps_{name}.jsonl", chains)
         counts[f"steps_{name}"] = len(chains)
     settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
-    write_json(
-        output_dir / "data.json",
-        {"rows": counts, **settings, "operations": list(OPERATIONS), "operands": list(OPERANDS)},
-    )
-    for name, count in counts.items():
-        print(f"{output_dir / name}: {count} rows")
+    settings |= {"operations": list(OPERATIONS), "operands": list(OPERANDS)}
+    write_splits(output_dir, rows, settings, **counts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
+    write_data(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ The prompts of the four files are disjoint by construction (see ``task.split_of`
 
 import argparse
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,29 @@ def sft_rows(problems: list[task.Problem], mean_error: float, misconception_seed
     ]
 
 
-def write_parquet(path: Path, rows: list[dict]) -> None:
+def write_parquet(path: Path, rows: Sequence[dict]) -> None:
     """Write rows to a parquet file, atomically."""
     with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows), temporary)
+        pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
+
+
+def write_splits(
+    output_dir: Path, rows: Mapping[str, Sequence[dict]], settings: Mapping[str, Any], **more_counts: int
+) -> None:
+    """Write a parquet file for each split and, last, ``data.json``, whose presence means that all is complete.
+
+    Args:
+        output_dir: of the files.
+        rows: by split.
+        settings: for ``data.json``.
+        more_counts: rows of further files that are there already, for ``data.json``.
+    """
+    for split, content in rows.items():
+        write_parquet(output_dir / f"{split}.parquet", content)
+    counts = {split: len(content) for split, content in rows.items()} | more_counts
+    for name, count in counts.items():
+        print(f"{output_dir / name}: {count} rows")
+    write_json(output_dir / "data.json", {"rows": counts, **settings})
 
 
 def write_data(
@@ -68,29 +87,29 @@ def write_data(
     seed: int = 0,
     chain_lengths: Sequence[int] = task.CHAIN_LENGTHS,
 ) -> None:
-    """Write the four files and, last, ``data.json`` with the settings, whose presence means that all is complete."""
-    sizes = {"train": train_size, "val": val_size, "test": test_size, "sft": sft_size}
-    for split, size in sizes.items():
-        problems = task.generate_problems(split, size, seed, chain_lengths)
-        rows = sft_rows(problems, mean_error, misconception_seed, seed) if split == "sft" else rl_rows(split, problems)
-        write_parquet(output_dir / f"{split}.parquet", rows)
-        print(f"{output_dir / f'{split}.parquet'}: {size} rows")
-    settings = {
-        "mean_error": mean_error,
-        "misconception_seed": misconception_seed,
-        "seed": seed,
-        "chain_lengths": list(chain_lengths),
+    """Write the four files and ``data.json``."""
+    sizes = {"train": train_size, "val": val_size, "test": test_size}
+    rows = {
+        split: rl_rows(split, task.generate_problems(split, size, seed, chain_lengths)) for split, size in sizes.items()
     }
-    write_json(output_dir / "data.json", {"rows": sizes, **settings})
+    demonstrated = task.generate_problems("sft", sft_size, seed, chain_lengths)
+    rows["sft"] = sft_rows(demonstrated, mean_error, misconception_seed, seed)
+    settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
+    write_splits(output_dir, rows, {**settings, "chain_lengths": list(chain_lengths)})
+
+
+def command_line(description: str | None, test_size: int, mean_error: float) -> argparse.Namespace:
+    """Parse the options of ``write_data``, with the defaults of a task."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--test-size", type=int, default=test_size, help="held-out problems, for evaluation only")
+    parser.add_argument("--mean-error", type=float, default=mean_error, help="mean error probability of demonstrators")
+    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--test-size", type=int, default=2000, help="held-out problems for evaluate.py only")
-    parser.add_argument("--mean-error", type=float, default=0.25, help="mean error probability of a demonstrated fact")
-    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
-    write_data(**vars(parser.parse_args()))
+    write_data(**vars(command_line(__doc__, 2000, 0.25)))
 
 
 if __name__ == "__main__":

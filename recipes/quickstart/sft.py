@@ -12,7 +12,6 @@ import argparse
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -32,19 +31,22 @@ BATCH_SIZE, LEARNING_RATE = 64, 3e-3
 def examples(
     conversations: list[list[dict[str, str]]], tokenizer: PreTrainedTokenizerFast
 ) -> list[dict[str, list[int]]]:
-    """Tokenised conversations; the labels of the prompt tokens are ignored."""
-    prompts = [conversation[:1] for conversation in conversations]
-    options = {"tokenize": True, "return_dict": True}
-    rows = tokenizer.apply_chat_template(conversations, **options)["input_ids"]
-    prompt_rows = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, **options)["input_ids"]
-    return [
-        {
-            "input_ids": ids,
-            "attention_mask": [1] * len(ids),
-            "labels": [IGNORED_LABEL] * len(prompt) + ids[len(prompt) :],
-        }
-        for ids, prompt in zip(rows, prompt_rows, strict=True)
-    ]
+    """Tokenize conversations; only what the assistant wrote has labels.
+
+    The chat templates render each message on its own, so the parts join to the complete conversation.
+    """
+    messages = [[message] for conversation in conversations for message in conversation]
+    parts = iter(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"])
+    rows = []
+    for conversation in conversations:
+        ids: list[int] = []
+        labels: list[int] = []
+        for message in conversation:
+            part = next(parts)
+            ids += part
+            labels += part if message["role"] == "assistant" else [IGNORED_LABEL] * len(part)
+        rows.append({"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels})
+    return rows
 
 
 def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1) -> list[list[int]]:
@@ -93,16 +95,14 @@ class WarmStartTrainer(Trainer):
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
-    """Train a fresh model on ``data``; see :func:`warm_start`."""
+    """Train a fresh model of the quickstart on ``data``; see :func:`warm_start`."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, seed)
-    warm_start(model, tokenizer, lambda rows: examples(rows, tokenizer), data, output_dir, steps=steps, seed=seed)
+    warm_start(build_model(tokenizer, seed), tokenizer, data, output_dir, steps=steps, seed=seed)
 
 
 def warm_start(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    to_examples: Callable[[list[list[dict[str, str]]]], list[dict[str, list[int]]]],
     data: Path,
     output_dir: Path,
     *,
@@ -115,7 +115,6 @@ def warm_start(
     Args:
         model: to be trained.
         tokenizer: written beside it.
-        to_examples: conversations to token ids with labels.
         data: parquet file with a column ``messages``.
         output_dir: of the result.
         steps: of the optimiser.
@@ -150,7 +149,7 @@ def warm_start(
         trainer = WarmStartTrainer(
             model=model,
             args=arguments,
-            train_dataset=to_examples(conversations),
+            train_dataset=examples(conversations, tokenizer),
             data_collator=collator,
         )
         trainer.same_length_within = same_length_within

@@ -43,12 +43,18 @@ def character_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
 
 
-def build_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
-    """The tokenizer of a policy, with the chat template."""
+def build_tokenizer(
+    vocabulary: Sequence[str] = VOCABULARY,
+    chat_template: str = CHAT_TEMPLATE,
+    max_length: int = 128,
+    unknown: str | None = None,
+) -> PreTrainedTokenizerFast:
+    """Build the tokenizer of a policy, with its chat template; by default that of the quickstart."""
     return character_tokenizer(
         vocabulary,
+        unknown=unknown,
         padding_side="left",
-        model_max_length=128,
+        model_max_length=max_length,
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )

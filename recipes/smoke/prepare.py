@@ -22,7 +22,7 @@ from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import atomic_path, write_json_lines, write_text
 from recipes.agent.tokenizer import build_tokenizer as agent_tokenizer
 from recipes.pspo_wrs.data import labelled_chains
-from recipes.pspo_wrs.prepare import MAX_LENGTH, pair_tokenizer
+from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
 from recipes.pspo_wrs.task import generate_problems
 from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
 from recipes.quickstart.model import build_model

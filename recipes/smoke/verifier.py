@@ -6,7 +6,6 @@ from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
 
 DATA_SOURCE = "prime_ext/smoke"
-TOO_EASY = "prime_ext/too_easy"
 
 
 class DigitParity:
@@ -17,14 +16,5 @@ class DigitParity:
         return correct(response, 0.0) if digits % 2 == 0 else wrong(response, 0.0)
 
 
-class AlwaysRight:
-    """Right, whatever the response."""
-
-    async def averify(self, response: str, gold: str) -> Verdict:
-        return correct(response, 0.0)
-
-
 register_task("digit_parity", DigitParity)
 register_source(DATA_SOURCE, "digit_parity")
-register_task("always_right", AlwaysRight)
-register_source(TOO_EASY, "always_right")

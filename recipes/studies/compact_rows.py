@@ -42,9 +42,7 @@ def vocabulary(task: CompactChain) -> list[str]:
 
 def compact_tokenizer(task: CompactChain) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a compact task."""
-    tokenizer = build_tokenizer(vocabulary(task))
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return build_tokenizer(vocabulary(task), CHAT_TEMPLATE)
 
 
 def compact_rows(task: CompactChain, count: int, seed: int) -> list[dict]:

@@ -18,8 +18,9 @@ import numpy as np
 import yaml
 
 from prime_ext.utils.files import read_json
+from prime_ext.utils.report_page import markdown_table
 from recipes.figures import new_figure, save
-from recipes.run_statistics import crossing, markdown, mean_and_error, write_mean
+from recipes.run_statistics import crossing, mean_and_error, write_mean
 
 FOLDER = Path(__file__).parent
 COLOURS = [*matplotlib.colormaps["tab20"].colors[::2], *matplotlib.colormaps["tab20"].colors[1::2]]
@@ -200,7 +201,7 @@ def write_table(study: Study, results: Mapping[str, Method], baseline: str | Non
         lines.append([label_method(study, name, method.words), *write_row(study, results, name, baseline)])
     if study["table"].get("transpose"):
         lines = list(zip(*lines, strict=True))
-    return markdown(lines[0], lines[1:])
+    return markdown_table(lines[0], lines[1:], escape=False)
 
 
 def plot_curves(results: Mapping[str, Method], axis: str, path: Path) -> None:

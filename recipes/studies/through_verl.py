@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from recipes.agent import data as agent_data
 from recipes.agent import sft as agent_sft
 from recipes.agent.play import play, summarise
 from recipes.lab.tasks import TASKS
-from recipes.pspo_wrs.data import LABELLERS
+from recipes.pspo_wrs import data as pspo_data
 from recipes.pspo_wrs.measure import measure
-from recipes.pspo_wrs.prepare import prepare_data, train_step_rm, warm_start
+from recipes.pspo_wrs.step_rm import train_step_rm
 from recipes.quickstart import data as quickstart_data
 from recipes.quickstart import sft as quickstart_sft
 from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_problems
@@ -166,6 +167,14 @@ def describe_end(run: Path, points: Mapping[int, Mapping[str, float]]) -> dict[s
     }
 
 
+def prepare_start(folder: Path, write_data: Callable[[Path], None], train: Callable[[Path, Path], None]) -> None:
+    """Write ``data`` and the warm-started policy ``sft`` into the folder; keep what is complete."""
+    if not (folder / "data" / "data.json").exists():
+        write_data(folder / "data")
+    if not (folder / "sft" / "sft.json").exists():
+        train(folder / "data" / "sft.parquet", folder / "sft")
+
+
 class Quickstart(VerlTask):
     """The quickstart's task. Options: those of ``recipes.quickstart.data.write_data``, and ``max_response_length``."""
 
@@ -173,10 +182,7 @@ class Quickstart(VerlTask):
 
     def prepare(self) -> None:
         options = {name: value for name, value in self.options.items() if name != "max_response_length"}
-        if not (self.folder / "data" / "data.json").exists():
-            quickstart_data.write_data(self.folder / "data", **options)
-        if not (self.folder / "sft" / "sft.json").exists():
-            quickstart_sft.train(self.folder / "data" / "sft.parquet", self.folder / "sft")
+        prepare_start(self.folder, partial(quickstart_data.write_data, **options), quickstart_sft.train)
 
     def measure(self, policy: Path, knobs: Mapping[str, str]) -> dict[str, float]:
         length = self.options.get("max_response_length", MAX_RESPONSE_LENGTH)
@@ -191,10 +197,7 @@ class Agent(VerlTask):
     n_problems = 500
 
     def prepare(self) -> None:
-        if not (self.folder / "data" / "data.json").exists():
-            agent_data.write_data(self.folder / "data")
-        if not (self.folder / "sft" / "sft.json").exists():
-            agent_sft.train(self.folder / "data" / "sft.parquet", self.folder / "sft")
+        prepare_start(self.folder, agent_data.write_data, agent_sft.train)
 
     def measure(self, policy: Path, knobs: Mapping[str, str]) -> dict[str, float]:
         problems = load_problems(self.folder / "data" / "test.parquet", self.n_problems)
@@ -208,9 +211,8 @@ class Pspo(VerlTask):
     script = "pspo_wrs/train_cpu.sh"
 
     def prepare(self) -> None:
-        prepare_data(self.folder)
-        warm_start(self.folder)
-        for labeller in LABELLERS:
+        prepare_start(self.folder, pspo_data.write_data, partial(quickstart_sft.train, steps=1200))
+        for labeller in pspo_data.LABELLERS:
             train_step_rm(self.folder, labeller)
 
     def places(self, knobs: Mapping[str, str]) -> list[Path]:

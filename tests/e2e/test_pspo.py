@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PSPO-WRS with a tiny step reward model, through prime_ext's main, through verl's, and inside PRIME."""
+"""PSPO-WRS with a tiny step reward model and critic, through prime_ext's main."""
 
 import json
 import math
@@ -9,38 +9,26 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SHORT = ["trainer.total_training_steps=2", "trainer.total_epochs=50", "trainer.save_freq=-1"]
-# Two kinds of delimiters, so that also an untrained policy writes steps.
-STEPS = ["pspo.steps.splitter=delimiters", 'pspo.steps.delimiters=[";","="]', "pspo.accumulation.single_step=keep"]
 
-
-@pytest.fixture
-def inputs(tmp_path):
-    harness.write_inputs(tmp_path)
-    harness.write_step_rm(tmp_path)
-    return tmp_path
-
-
-def scorer(inputs):
-    return [*STEPS, f"step_scorer.model_path={inputs}/step_rm", f"pspo.log_path={inputs}/run/responses"]
-
-
-def logged_responses(inputs):
-    files = list((inputs / "run" / "responses").iterdir())
-    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
-
-
-def test_ppo_with_rewards_at_step_ends(inputs):
+def test_ppo_with_rewards_at_step_ends(tmp_path):
     """As the paper, with critic and GAE, but for where the reward is paid, and half a point for the right answer."""
+    harness.write_inputs(tmp_path)
     overrides = [
-        *SHORT,
-        *scorer(inputs),
+        "trainer.total_training_steps=2",
+        "trainer.total_epochs=50",
+        "trainer.save_freq=-1",
+        "trainer.test_freq=2",
+        # Two kinds of delimiters, so that also an untrained policy writes steps.
+        "pspo.steps.splitter=delimiters",
+        'pspo.steps.delimiters=[";","="]',
+        "pspo.accumulation.single_step=keep",
         "pspo.accumulation.reward_position=step_ends",
         "pspo.outcome_coefficient=0.5",
-        "trainer.test_freq=2",
+        f"step_scorer.model_path={harness.write_step_rm(tmp_path)}",
+        f"pspo.log_path={tmp_path}/run/responses",
     ]
-    harness.run(inputs, inputs / "run", overrides, config="pspo_trainer_cpu")
-    metrics = harness.metrics(inputs / "run")
+    harness.run(tmp_path, tmp_path / "run", overrides, config="pspo_trainer_cpu")
+    metrics = harness.metrics(tmp_path / "run")
     assert sorted(metrics) == [1, 2]
     for step in (1, 2):
         logged = metrics[step]
@@ -54,7 +42,8 @@ def test_ppo_with_rewards_at_step_ends(inputs):
     # verl's own way: means of the manager's numbers over the validation set.
     validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
     assert {"acc", "reward", "n_steps", "chain_score", "steps_2", "reward_failure"} <= validation
-    lines = logged_responses(inputs)
+    files = (tmp_path / "run" / "responses").iterdir()
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert len(lines) == 2 * 4 + 4
     for line in lines:
         assert line["failure"] in ("", "verifier: made to fail") and line["n_steps"] == len(line["steps"])

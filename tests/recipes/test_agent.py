@@ -11,11 +11,10 @@ import torch
 from recipes.agent import task
 from recipes.agent.play import Episode, play, summarise
 from recipes.agent.report import Turn, failed_calls, render, score, turn_statistics
-from recipes.agent.sft import example
 from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, MAX_LENGTH, build_tokenizer
 from recipes.quickstart.evaluate import HeldOutProblem
 from recipes.quickstart.model import build_model
-from recipes.quickstart.sft import IGNORED_LABEL, same_length_batches
+from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches
 
 TOKENIZER = build_tokenizer()
 EOS = TOKENIZER.eos_token
@@ -71,7 +70,7 @@ def test_after_a_failed_call_it_asks_once_more_or_gives_up():
 def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_labels():
     problem = task.Problem(37, (("+", 8),))
     told = [{"role": "user", "content": problem.prompt}, *task.demonstrate(problem, RIGHT, 0.0, 0.0, random.Random(0))]
-    row = example(told, TOKENIZER)
+    (row,) = examples([told], TOKENIZER)
     text = f"<bos>37+8?{CALL_OPEN}37+8{CALL_CLOSE}{EOS}{ANSWER_OPEN}45{ANSWER_CLOSE}\\boxed{{45}}{EOS}"
     assert TOKENIZER.decode(row["input_ids"]) == text
     # As verl's loop builds it (tests/generate/test_tool_agent_loop.py has the same text from there).

@@ -15,7 +15,7 @@ from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
 from recipes.pspo_wrs.data import write_data
-from recipes.pspo_wrs.prepare import pair_tokenizer, write_step_rm_start
+from recipes.pspo_wrs.step_rm import pair_tokenizer, write_step_rm_start
 from recipes.pspo_wrs.task import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
@@ -137,25 +137,18 @@ def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(d
 def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     build_model(build_tokenizer(), seed=0).save_pretrained(tmp_path / "sft")
     build_tokenizer().save_pretrained(tmp_path / "sft")
-    write_step_rm_start(tmp_path / "sft", tmp_path / "start")
-    assert (tmp_path / "start" / "model.safetensors").is_file()
-    tokenizer = pair_tokenizer()
-    assert tokenizer.convert_tokens_to_ids(list(VOCABULARY)) == list(range(len(VOCABULARY)))
-    encoder = PairEncoder(tokenizer, PairFormat(separator=";", previous=1, question=True, max_length=64))
-    first, second = encoder.encode_chains([("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])])[0]
-    assert tokenizer.decode(first.ids) == "<bos>3*9+6?;3*9=7;"
-    assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
-
-
-def test_the_start_of_the_reward_model_repeats(tmp_path):
-    build_model(build_tokenizer(), seed=0).save_pretrained(tmp_path / "sft")
-    build_tokenizer().save_pretrained(tmp_path / "sft")
     for name, seed in {"first": 0, "second": 0, "other": 1}.items():
         write_step_rm_start(tmp_path / "sft", tmp_path / name, seed)
     first, second, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second", "other")
     )
     assert first == second != other
+    tokenizer = pair_tokenizer()
+    assert tokenizer.convert_tokens_to_ids(list(VOCABULARY)) == list(range(len(VOCABULARY)))
+    encoder = PairEncoder(tokenizer, PairFormat(separator=";", previous=1, question=True, max_length=64))
+    first, second = encoder.encode_chains([("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])])[0]
+    assert tokenizer.decode(first.ids) == "<bos>3*9+6?;3*9=7;"
+    assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
 
 
 # ---- measurement and report ----

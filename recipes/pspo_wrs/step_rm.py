@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both CPU recipes of PSPO-WRS start from: data, a warm-started policy, step reward models. In this order:
+"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeller, in ``step_rm_<labeller>/model``.
 
-    python -m recipes.pspo_wrs.prepare data --dir outputs/pspo_quickstart --seed 0
-    python -m recipes.pspo_wrs.prepare warm-start --dir outputs/pspo_quickstart
-    python -m recipes.pspo_wrs.prepare step-rm --dir outputs/pspo_quickstart --labeller honest
+    python -m recipes.pspo_wrs.step_rm --dir outputs/pspo_quickstart --labeller honest
 
-What is complete is kept, and the training of a step reward model goes on from its last checkpoint.
+The folder holds the data (``recipes.pspo_wrs.data``) and the warm-started policy. A complete model is kept, and the
+training goes on from its last checkpoint.
 """
 
 import argparse
@@ -18,8 +17,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from prime_ext.utils.files import atomic_path
-from recipes.pspo_wrs.data import LABELLERS, write_data
-from recipes.quickstart import sft
+from recipes.pspo_wrs.data import LABELLERS
 from recipes.quickstart.evaluate import load_model
 from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
 
@@ -42,18 +40,6 @@ STEP_RM_SETTINGS = (
     "trainer.keep_checkpoints=1",
     "trainer.device=cpu",
 )
-
-
-def prepare_data(folder: Path, seed: int = 0) -> None:
-    """The data, in ``data``."""
-    if not (folder / "data" / "data.json").exists():
-        write_data(folder / "data", seed=seed)
-
-
-def warm_start(folder: Path, steps: int = 1200, seed: int = 0) -> None:
-    """A policy that imitates the demonstrations, in ``sft``."""
-    if not (folder / "sft" / "sft.json").exists():
-        sft.train(folder / "data" / "sft.parquet", folder / "sft", steps=steps, seed=seed)
 
 
 def run_module(*words: str) -> None:
@@ -87,7 +73,7 @@ def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
 
 
 def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
-    """A step reward model from the labels of one labeller, in ``step_rm_<labeller>/model``."""
+    """Train a step reward model from the labels of one labeller, if it is not there."""
     target, start = folder / f"step_rm_{labeller}", folder / "step_rm_start"
     if (target / "results.json").exists():
         return
@@ -104,19 +90,11 @@ def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("data", "warm-start", "step-rm"))
     parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
     parser.add_argument("--labeller", choices=LABELLERS, default="honest")
-    parser.add_argument("--sft-steps", type=int, default=1200, help="optimiser steps of the warm start")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    folder = options.dir.resolve()
-    if options.part == "data":
-        prepare_data(folder, options.seed)
-    elif options.part == "step-rm":
-        train_step_rm(folder, options.labeller, options.seed)
-    else:
-        warm_start(folder, options.sft_steps, options.seed)
+    train_step_rm(options.dir.resolve(), options.labeller, options.seed)
 
 
 if __name__ == "__main__":
