@@ -10,15 +10,8 @@
 # resumes. Knobs (environment): TEACHER STUDENT DATA OUT SEED STEPS PROMPTS ROLLOUTS LR PYTHON
 set -euo pipefail
 
-# shellcheck source=recipes/head.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 0 "" "$@"
-cd "$PROJECT_ROOT"
-[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
-PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
-# shellcheck source=recipes/python.sh
-source "$PROJECT_ROOT/recipes/python.sh"
-export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cpu.sh"
 TEACHER=${TEACHER:-outputs/quickstart/policy} STUDENT=${STUDENT:-outputs/quickstart/sft}
 DATA=${DATA:-outputs/quickstart/data} OUT=${OUT:-outputs/distill}
 export SEED=${SEED:-0} STEPS=${STEPS:-60} SAVE_FREQ=${SAVE_FREQ:-20} KEEP=${KEEP:-1}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the studies on the CPU begin with: help, the root of the repository as the working folder, an environment if none is
+# given, the interpreter. Sourced, with the arguments of the recipe in place.
+
+# shellcheck source=recipes/head.sh
+source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
+case "${1:-}" in
+    -h | --help) usage "${BASH_SOURCE[1]}"; exit 0 ;;
+esac
+cd "$PROJECT_ROOT"
+[[ -n "${PYTHON:-}" ]] || bash recipes/make_environment.sh
+PYTHON=${PYTHON:-$PROJECT_ROOT/.venv/bin/python}
+# shellcheck source=recipes/python.sh
+source "$PROJECT_ROOT/recipes/python.sh"
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false

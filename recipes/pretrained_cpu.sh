@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A real pretrained model on a CPU: SmolLM2-135M-Instruct on word problems, a few steps. Shows the path and what it costs;
+# so few steps are no evidence of anything.
+#
+#   bash recipes/pretrained_cpu.sh [verl overrides ...]             variant=guarded, or the default of the trainer
+#   MODEL=/path/to/chat-model bash recipes/pretrained_cpu.sh        another model
+#
+# Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it goes on from its last checkpoint.
+# Knobs (environment): OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE VALIDATION TEST_FREQ PYTHON
+set -euo pipefail
+
+# shellcheck source=recipes/cpu.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
+OUT=${OUT:-outputs/pretrained}
+mkdir -p "$OUT"
+OUT=$(cd "$OUT" && pwd)
+STEPS=${STEPS:-3}
+if [[ -z "${MODEL:-}" ]]; then
+    MODEL=$OUT/model
+    [[ -e "$MODEL/config.json" ]] || "$PYTHON" -m pip install -q "gguf>=0.19"
+    [[ -e "$MODEL/config.json" ]] || "$PYTHON" -m recipes.pretrained.fetch --output-dir "$MODEL"
+fi
+[[ -e "$OUT/data/test.parquet" ]] || "$PYTHON" -m recipes.pretrained.word_problems --output-dir "$OUT/data"
+
+export VERL_PLATFORM=cpu TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 TORCH_COMPILE_DISABLE=1
+export VERL_FILE_LOGGER_PATH="$OUT/metrics.jsonl"
+# Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary fill the memory.
+"$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
+    hydra.run.dir="$OUT/hydra" \
+    data.train_files="$OUT/data/train.parquet" \
+    data.val_files="$OUT/data/test.parquet" \
+    data.val_max_samples="${VALIDATION:-64}" \
+    data.train_batch_size="${PROMPTS:-16}" \
+    data.max_prompt_length=96 \
+    data.max_response_length="${MAX_RESPONSE:-32}" \
+    "+reward.custom_reward_function.reward_kwargs.modules=[recipes.pretrained.word_problems]" \
+    actor_rollout_ref.model.path="$MODEL" \
+    actor_rollout_ref.rollout.n="${ROLLOUTS:-4}" \
+    actor_rollout_ref.rollout.val_kwargs.do_sample=true \
+    actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
+    actor_rollout_ref.actor.ppo_mini_batch_size="${PROMPTS:-16}" \
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024 \
+    actor_rollout_ref.actor.optim.lr="${LR:-2e-6}" \
+    prm.mini_batch_size="${PRM_MINI_BATCH:-4}" \
+    prm.optim.lr="${PRM_LR:-6e-6}" \
+    trainer.logger='[console,file]' \
+    trainer.experiment_name=pretrained \
+    trainer.default_local_dir="$OUT/checkpoints" \
+    trainer.val_before_train=true \
+    trainer.test_freq="${TEST_FREQ:-$STEPS}" \
+    trainer.save_freq="$STEPS" \
+    trainer.total_epochs=1000 \
+    trainer.total_training_steps="$STEPS" \
+    "$@"
