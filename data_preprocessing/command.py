@@ -3,7 +3,7 @@
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,6 @@ def unfinished(folder: Path) -> Iterator[Path]:
     for path in sorted(hidden.iterdir()):
         path.replace(folder / path.name)
     hidden.rmdir()
-
-
-def check_names(given: Mapping[str, Any], names: Sequence[str], option: str) -> None:
-    """Raise SourceError for a local file that is not of one of these names."""
-    for name in given:
-        if name not in names:
-            raise SourceError(f"--input names {name}, which is not among {option} {' '.join(names)}")
 
 
 def check_positive(options: argparse.Namespace, *names: str) -> None:

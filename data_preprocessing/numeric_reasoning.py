@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import InputFiles, Made, build_parser, check_names, finish, unfinished
+from data_preprocessing.command import InputFiles, Made, build_parser, finish, unfinished
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
@@ -157,7 +157,9 @@ def run(options: argparse.Namespace) -> Made:
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
-    check_names(options.input, options.tasks, "--tasks")
+    for name in options.input:
+        if name not in options.tasks:
+            raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(options.tasks)}")
     counts: dict[str, dict[str, Any]] = {
         task.name: {
             "published": sum(task.source.rows.values()) or None,

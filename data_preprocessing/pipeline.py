@@ -248,24 +248,19 @@ def _nothing(report: Mapping[str, Any]) -> str:
     return f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}"
 
 
-def add_run_arguments(top: argparse.ArgumentParser) -> None:
-    """The options that ``rl_data`` has as well."""
-    top.set_defaults(input={})
-    about = "local files; repeatable; the pipeline leaves out the other sources of the settings"
-    top.add_argument("--input", nargs="+", action=InputFiles, metavar="SOURCE[:SPLIT]=FILE", help=about)
-    top.add_argument("--output-dir", type=Path, required=True)
-    cores = available_cores()
-    top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
-    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
-
-
 def parser() -> argparse.ArgumentParser:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
     top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
     top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
-    add_run_arguments(top)
+    top.set_defaults(input={})
+    about = "local files; repeatable; the other sources of the settings are left out"
+    top.add_argument("--input", nargs="+", action=InputFiles, metavar="SOURCE[:SPLIT]=FILE", help=about)
+    top.add_argument("--output-dir", type=Path, required=True)
+    cores = available_cores()
+    top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
+    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
     return top
 
 

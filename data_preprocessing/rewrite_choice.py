@@ -5,7 +5,7 @@
     python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --merge data/math/train.parquet \\
         --output-dir data/merged BACKEND
 
-Reads what ``rl_data`` puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
+Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
 its own; what cannot be rewritten is removed and listed. With --merge the rows of a file come first, then those that
 were rewritten.
 

@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
 GOOD = '{"problem": "What is 1+1?", "answer": "2", "source": "a", "id": 1}\n'
-RL = "rl_data --sources numina --workers 1 --input numina=in.jsonl"
 MATH = f"pipeline {ROOT}/data_preprocessing/settings/gsm8k_math.yaml --workers 1"
+NUMINA = f"{MATH} stages.decontaminate=null --input numina=in.jsonl"
 HERE = f"data_dir={FIXTURES}"
 NEWS = "numeric_reasoning --input newsnli=in.csv"
 ROWS = "premise,hypothesis,label\n"
@@ -23,13 +23,13 @@ ROWS = "premise,hypothesis,label\n"
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
         (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
         (f"{MATH} {HERE} --workers 0", "", "--workers must be at least 1"),
-        (RL, "{broken\n", "nothing can be used: "),
-        (RL, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the stages removed all rows"),
-        (f"{RL} --strict", GOOD + "{broken\n", "in.jsonl row 2: not JSON"),
-        (f"{RL} --input gsm8k=x.jsonl", GOOD, "--input names gsm8k, which is not among --sources numina"),
+        (NUMINA, "{broken\n", "nothing can be used: "),
+        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the stages removed all rows"),
+        (f"{NUMINA} --strict", GOOD + "{broken\n", "in.jsonl row 2: not JSON"),
         (NEWS, "premise,label\na,neutral\n", "no column hypothesis or statement2 or sentence2; it has premise, label"),
         (NEWS, ROWS + "a,b,-\n", "label '-' is none of entailment, neutral"),
         (f"{NEWS} --splits official", ROWS + "a,b,neutral\n", "newsnli has no official split"),
+        (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
         (f"{NEWS} --tasks newsnil", "", "no task 'newsnil'; did you mean newsnli"),
     ],
 )

@@ -43,7 +43,7 @@ def conversed(dialogue, says):
 
 
 def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extra):
-    """A math row as ``rl_data`` writes it."""
+    """A math row as the data pipeline writes it."""
     return {
         "data_source": source,
         "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": problem + suffix}],

@@ -10,18 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 from told import removed, rows_of
 
-from data_preprocessing.rl_data import main
+from data_preprocessing.pipeline import main
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError, hub_rows
 
 FIXTURES = Path(__file__).parent / "fixtures"
+SETTINGS = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
 ALL = ("gsm8k", "math", "numina")
 
 
-def run(folder, *arguments, sources=ALL, data=FIXTURES):
-    words = ["--sources", *sources, "--data-dir", data, "--output-dir", folder, "--workers", 1, *arguments]
-    return main([str(word) for word in words])
+def run(folder, *words, sources=ALL):
+    """Apply the rules of mathematics only."""
+    chosen = [f"sources.{name}={'{}' if name in sources else 'null'}" for name in ALL]
+    alone = [f"data_dir={FIXTURES}", "stages.deduplicate=null", "stages.decontaminate=null"]
+    return main([str(SETTINGS), *chosen, *alone, *words, "--output-dir", str(folder), "--workers", "1"])
 
 
 def rules_of(folder):
@@ -73,7 +76,7 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
 def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others(converted, tmp_path):
     assert [row["reward_model"]["ground_truth"] for row in rows_of(converted, "test")] == ["25", "21"]
     (tmp_path / "mine.txt").write_text("Be brief.\n")
-    words = ("--rules", "--system-prompt", tmp_path / "mine.txt")
+    words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
     assert run(tmp_path, *words, sources=["gsm8k", "math"]) == 0
     assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
