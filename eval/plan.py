@@ -140,14 +140,13 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
 def changes_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line changes of the decodings, by the names of :class:`Decoding`."""
     names = ("n", "temperature", "top_p", "top_k", "num_beams", "min_new_tokens", "max_new_tokens")
-    changes = {name: getattr(options, name) for name in names} | {"batch_size": options.prompts_at_a_time}
-    return {name: value for name, value in changes.items() if value is not None}
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) -> tuple[str, Decoding]:
     """A decoding of a task, with what the command line changes; ``greedy`` is there for every task.
 
-    Without a name it is the first of the file; temperature 0 is greedy, and batch_size 0 leaves that to the backend.
+    Without a name it is the first of the file; temperature 0 is greedy.
     ``RunError``: the task has none of that name, or the changes contradict it.
     """
     longest = max(known.max_new_tokens for known in task.decoding.values())
@@ -165,7 +164,6 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
         if not given["do_sample"]:
             # The other settings of sampling have no effect.
             given |= {key: getattr(Decoding, key) for key in ("temperature", "top_p", "top_k")}
-    given["batch_size"] = given.get("batch_size", of_task.batch_size) or None
     decoding = replace(of_task, **given)
     where = f"decoding {name!r} of {task.name}"
     if not decoding.do_sample and narrows:
@@ -176,9 +174,7 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
     if decoding.min_new_tokens > decoding.max_new_tokens:
         lengths = f"the shortest response, {decoding.min_new_tokens} tokens, is longer than the longest"
         raise RunError(f"{task.name}: {lengths}, {decoding.max_new_tokens}")
-    # How many at a time is no matter of what the responses are.
-    unchanged = replace(of_task, batch_size=decoding.batch_size) == decoding
-    return name if unchanged else f"{name}, changed", decoding
+    return name if decoding == of_task else f"{name}, changed", decoding
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:

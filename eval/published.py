@@ -69,9 +69,9 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings in which two decodings differ; name and batch size do not change which responses are likely."""
+    """Settings in which two decodings differ; their names aside."""
     defaults = asdict(Decoding())
-    keys = [key for key in dict.fromkeys([*first, *second]) if key not in ("name", "batch_size")]
+    keys = [key for key in dict.fromkeys([*first, *second]) if key != "name"]
     pairs = {key: (first.get(key, defaults.get(key)), second.get(key, defaults.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

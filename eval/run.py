@@ -17,12 +17,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
@@ -42,7 +40,7 @@ from eval.results import (
 )
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, generate_with_progress
+from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
@@ -106,8 +104,6 @@ def parser() -> argparse.ArgumentParser:
     add("--num-beams", type=_COUNT)
     add("--min-new-tokens", type=_WHOLE)
     add("--max-new-tokens", type=_COUNT)
-    batch = "of decodings that name a batch size; 0 leaves it to the backend"
-    add("--prompts-at-a-time", type=_WHOLE, help=batch)
     add("--stop", action="append", default=[], metavar="TEXT", help="a response ends there; repeatable")
     add_backend_arguments(top)
     return top
@@ -210,37 +206,24 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]
     failed: dict[Any, Row] = {}
-    # All that the bar wants of a backend.
-    in_parts: Any = SimpleNamespace(generate=partial(_in_parts, backend, planned.decoding.batch_size or len(requests)))
+    responding = generate_with_progress(backend, requests, planned.name, len(responses.rows)) if requests else ()
     with responses:
-        for response in (
-            generate_with_progress(in_parts, requests, planned.name, len(responses.rows)) if requests else ()
-        ):
-            problem, sample = asked[response.key]
+        for response in responding:
+            problem, sample = asked.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
             row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
             if response.finish == "failed":
                 failed[problem, sample] = row
             else:
                 responses.append(row)
+    if asked:
+        raise RuntimeError(f"the backend left {len(asked)} requests without a response, e.g. {min(asked)}")
     path = responses.path.with_name(FAILED)
     if failed:
         write_json_lines(path, [failed[key] for key in planned.keys if key in failed])
     else:
         path.unlink(missing_ok=True)
     return len(failed)
-
-
-def _in_parts(backend: Backend, size: int, requests: Sequence[Request]) -> Iterator[Response]:
-    """The responses of a backend that is asked for ``size`` of them at a time, and that leaves none out."""
-    for start in range(0, len(requests), size):
-        part = requests[start : start + size]
-        missing = {request.key for request in part}
-        for response in backend.generate(part):
-            missing.remove(response.key)
-            yield response
-        if missing:
-            raise RuntimeError(f"the backend left {len(missing)} requests without a response, e.g. {min(missing)}")
 
 
 def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> None:

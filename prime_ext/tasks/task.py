@@ -180,7 +180,6 @@ class Decoding:
         num_beams: beams; with ``do_sample`` they are sampled, as transformers does it.
         min_new_tokens: shortest response.
         max_new_tokens: longest response.
-        batch_size: prompts at a time; None leaves it to the backend.
     """
 
     __pydantic_config__ = NO_OTHER_KEYS
@@ -192,7 +191,6 @@ class Decoding:
     num_beams: Count = 1
     min_new_tokens: Annotated[int, Field(strict=True, ge=0)] = 0
     max_new_tokens: Count = 512
-    batch_size: Count | None = None
 
 
 @dataclass(frozen=True)

@@ -105,13 +105,13 @@ class ScriptedBackend:
     """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own.
 
     ``context`` is the longest prompt in characters; after ``die_after`` responses it stops with a BackendError.
-    ``asked`` has requests by prompt and seed as they came, ``together`` how many there were in each call.
+    ``asked`` has requests by prompt and seed as they came.
     """
 
     def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, die_after=None, name="scripted"):
         self.answer, self.seconds, self.template, self.context = answer, seconds, template, context
         self.die_after, self.name = die_after, name
-        self.asked, self.together, self.closed = [], [], False
+        self.asked, self.closed = [], False
 
     def description(self):
         return {"backend": "scripted", "model": self.name}
@@ -129,7 +129,6 @@ class ScriptedBackend:
         return "".join(f"<{turn['role']}>{turn['content']}" for turn in request.prompt) + "<assistant>"
 
     def generate(self, requests):
-        self.together.append(len(requests))
         for request in sorted(requests, key=lambda request: hashlib.sha256(request.key.encode()).digest()):
             if self.die_after is not None and len(self.asked) >= self.die_after:
                 raise BackendError("the device is gone")

@@ -97,11 +97,6 @@ def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
     decoding = results_of(tmp_path / "changed")["tasks"]["sums"]["decoding"]
     assert decoding["name"] == "paper, changed" and decoding["do_sample"] and decoding["temperature"] == 0.5
     assert decoding["n"] == 2 and decoding["max_new_tokens"] == 9
-    backend = ScriptedBackend()
-    assert run(*tasks, "--prompts-at-a-time", "5", "--output", tmp_path / "parts", backend=backend) == 0
-    # How many at a time is no other decoding.
-    assert backend.together == [5, 5, 2, 5, 4, 4]
-    assert results_of(tmp_path / "parts")["tasks"]["sums"]["decoding"]["name"] == "paper"
 
 
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
