@@ -18,39 +18,31 @@ CREDITS = ("sum", "min_form")
 REWARD_POSITIONS = ("last_token", "step_ends", "tokens")
 
 
-@dataclass(frozen=True)
-class StepCredit:
-    """What a step's score pays.
+def credit_rewards(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+    """Compute step rewards ``(B, S)``, 0 where there is no step, whatever the scores hold there.
 
-    Attributes:
-        name: ``sum``: the score itself. ``min_form`` (PURE, arXiv 2504.15275): the score times the step's weight, see
-            :func:`softmin_weights`, so that one good step cannot make up for a bad one.
+    With ``sum`` the scores themselves. With ``min_form`` (PURE, arXiv 2504.15275) the score times the step's weight,
+    see :func:`softmin_weights`, so that one good step cannot make up for a bad one.
     """
+    score_BS = kept(score_BS, step_mask_BS)
+    return score_BS if _is_sum(credit) else softmin_weights(score_BS, step_mask_BS) * score_BS
 
-    name: str = "sum"
 
-    def rewards(self, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Compute step rewards ``(B, S)``, 0 where there is no step, whatever the scores hold there."""
-        score_BS = kept(score_BS, step_mask_BS)
-        if self._is_sum:
-            return score_BS
-        return softmin_weights(score_BS, step_mask_BS) * score_BS
+def credit_shares(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+    """Compute shares of the steps in one reward of the response, ``(B, S)``, which sum to 1 in rows with steps.
 
-    def shares(self, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Compute shares of the steps in one reward of the response, ``(B, S)``, which sum to 1 in rows with steps.
+    Equal ones for ``sum``; for ``min_form`` the weights, so that the worst step receives most of it.
+    """
+    mask_BS = step_mask_BS.bool()
+    if _is_sum(credit):
+        return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
+    return softmin_weights(score_BS, mask_BS)
 
-        Equal ones for ``sum``; for ``min_form`` the weights, so that the worst step receives most of it.
-        """
-        mask_BS = step_mask_BS.bool()
-        if self._is_sum:
-            return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
-        return softmin_weights(score_BS, mask_BS)
 
-    @property
-    def _is_sum(self) -> bool:
-        if self.name not in CREDITS:
-            raise ValueError(f"credit {self.name!r} is not one of {', '.join(CREDITS)}")
-        return self.name == "sum"
+def _is_sum(credit: str) -> bool:
+    if credit not in CREDITS:
+        raise ValueError(f"credit {credit!r} is not one of {', '.join(CREDITS)}")
+    return credit == "sum"
 
 
 def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
@@ -68,7 +60,7 @@ class ProcessShaping:
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
-        credit: of steps; of an accumulated reward at step ends the shares, see :meth:`StepCredit.shares`.
+        credit: one of :data:`CREDITS`: of steps; of an accumulated reward at step ends the shares.
         score: how the sum over a step becomes its score.
         chain: one reward for all steps of a response. With the accumulation ``none`` each step is paid for itself,
             times the length factor if there is a shape.
@@ -76,7 +68,7 @@ class ProcessShaping:
     """
 
     granularity: str = "token"
-    credit: StepCredit = field(default_factory=StepCredit)
+    credit: str = "sum"
     score: StepScore = field(default_factory=StepScore)
     chain: ChainReward = ChainReward(accumulation="none")
     reward_position: str = "last_token"
@@ -118,9 +110,7 @@ class ProcessShaping:
         return self.chain(self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS)
 
 
-def pay_steps(
-    score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: StepCredit
-) -> torch.Tensor:
+def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: str) -> torch.Tensor:
     """Compute what the end of each step is paid, ``(B, S)``, 0 where there is no step.
 
     With an accumulation each step's share of the chain's reward; without one what the credit makes of the step's own
@@ -130,8 +120,8 @@ def pay_steps(
         ValueError: scores that cannot be accumulated; an unknown credit.
     """
     if chain.accumulation != "none":
-        return chain(score_BS, step_mask_BS).reward_B[:, None] * credit.shares(score_BS, step_mask_BS)
-    paid_BS = credit.rewards(score_BS, step_mask_BS)
+        return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(credit, score_BS, step_mask_BS)
+    paid_BS = credit_rewards(credit, score_BS, step_mask_BS)
     if chain.shape != "none":
         paid_BS = paid_BS * chain.length_factor(step_mask_BS.bool().sum(-1))[:, None]
     return paid_BS

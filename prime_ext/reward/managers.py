@@ -28,7 +28,7 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import StepCredit, pay_steps
+from prime_ext.algorithms.process_shaping import pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
@@ -128,7 +128,7 @@ class ChainPricing:
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
         self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
-        self._credit = StepCredit(settings.credit)
+        self._credit = settings.credit
         self._accumulates = settings.accumulation.mode != "none"
         self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
 

@@ -15,7 +15,7 @@ from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS
-from prime_ext.algorithms.process_shaping import ProcessShaping, StepCredit
+from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings
@@ -162,7 +162,7 @@ def shaping_of(settings: PrimeSettings) -> ProcessShaping:
     process = settings.process
     return ProcessShaping(
         process.granularity,
-        StepCredit(process.credit),
+        process.credit,
         StepScore(process.step_score, process.step_score_scale),
         ChainReward(**chain_arguments(process.accumulation, process.shaping)),
         process.accumulation.reward_position,

@@ -11,7 +11,7 @@ from rollout_batches import NAN, batches, random_spans
 
 from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, StepCredit
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.shaping import SHAPES
 from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
@@ -43,9 +43,7 @@ def test_sums_that_are_not_finite_are_an_error_even_where_their_sigmoid_is_a_num
 @given(batch=batches(padding=True), seed=seeds)
 def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(reward_position, credit, batch, seed):
     spans = random_spans(batch, seed)
-    shaping = ProcessShaping(
-        "step", credit=StepCredit(credit), score=SIGMOID, chain=PAPER, reward_position=reward_position
-    )
+    shaping = ProcessShaping("step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position)
     paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
     where = {"last_token": last_token_mask(batch.mask_BT), "step_ends": end_mask(spans), "tokens": batch.mask_BT}
     assert torch.equal(source_BT.bool(), where[reward_position].bool()) and not paid_BT[~source_BT.bool()].any()
@@ -68,7 +66,7 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
     total = float(equal_BT.sum())
     assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
-    worst_BT, _ = ProcessShaping("step", credit=StepCredit("min_form"), **common)(reward_BT, torch.ones(1, 4), spans)
+    worst_BT, _ = ProcessShaping("step", credit="min_form", **common)(reward_BT, torch.ones(1, 4), spans)
     # Scores sigmoid(1), sigmoid(-2), sigmoid(1).
     weights = [math.exp(-10 * one) for one in (0.731059, 0.119203, 0.731059)]
     assert worst_BT[0].tolist() == pytest.approx([0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6)
@@ -79,12 +77,12 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
 @given(batches(), seeds, st.sampled_from(["none", "weibull", "gaussian"]))
 def test_without_an_accumulation_each_step_is_paid_times_the_length_factor(batch, seed, shape):
     spans = random_spans(batch, seed)
-    chain, credit = ChainReward("none", shape=shape), StepCredit("min_form")
+    chain, credit = ChainReward("none", shape=shape), "min_form"
     paid_BT, source_BT = ProcessShaping("step", credit=credit, score=SIGMOID, chain=chain)(
         batch.reward_BT, batch.mask_BT, spans
     )
     score_BS = SIGMOID(sum_over_steps(batch.reward_BT, spans), spans.mask_BS)
-    plain_BT = place_at_ends(credit.rewards(score_BS, spans.mask_BS), spans)
+    plain_BT = place_at_ends(credit_rewards(credit, score_BS, spans.mask_BS), spans)
     factor_B = torch.ones(len(plain_BT)) if shape == "none" else chain.length_factor(spans.count_B)
     torch.testing.assert_close(paid_BT, plain_BT * factor_B[:, None])
     assert torch.equal(source_BT, end_mask(spans))

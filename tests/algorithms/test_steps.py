@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import batches, random_boundaries, random_spans, step_scores
 
-from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping, StepCredit
+from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.steps import (
     delimiter_boundaries,
     end_mask,
@@ -89,7 +89,7 @@ def test_of_delimiters_in_a_row_the_last_one_ends_the_step():
 @given(steps=scores)
 def test_every_credit_is_that_of_the_loops(name, steps):
     score_BS, mask_BS = steps
-    result_BS = StepCredit(name).rewards(score_BS, mask_BS)
+    result_BS = credit_rewards(name, score_BS, mask_BS)
     assert not result_BS[~mask_BS].any()
     for row, mask_S, found_S in zip(score_BS, mask_BS, result_BS, strict=True):
         p = row[mask_S].tolist()
@@ -101,13 +101,13 @@ def test_every_credit_is_that_of_the_loops(name, steps):
 @given(scores)
 def test_the_min_form_survives_scores_of_any_size(steps):
     score_BS, mask_BS = steps
-    assert StepCredit("min_form").rewards(1e4 * score_BS, mask_BS).isfinite().all()
+    assert credit_rewards("min_form", 1e4 * score_BS, mask_BS).isfinite().all()
 
 
 @given(batches(), seeds, st.sampled_from(CREDITS))
 def test_rewards_of_steps_stand_at_their_ends(batch, seed, credit):
     spans = random_spans(batch, seed)
-    paid_BT, source_BT = ProcessShaping("step", StepCredit(credit))(batch.reward_BT, batch.mask_BT, spans)
+    paid_BT, source_BT = ProcessShaping("step", credit)(batch.reward_BT, batch.mask_BT, spans)
     assert torch.equal(source_BT.bool(), end_mask(spans).bool())
     assert paid_BT.isfinite().all() and not paid_BT[~source_BT.bool()].any()
 

@@ -13,7 +13,7 @@ from pspo_rows import configuration
 
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import ProcessShaping, StepCredit
+from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.config.checks import SettingsError
@@ -41,7 +41,7 @@ def through_the_implicit_pipeline(scores, settings):
     mask_BT = torch.ones_like(reward_BT)
     shaping = ProcessShaping(
         "step",
-        credit=StepCredit(settings.credit),
+        credit=settings.credit,
         score=StepScore("sigmoid"),
         chain=ChainReward(**chain_arguments(settings.accumulation, settings.shaping)),
         reward_position=settings.accumulation.reward_position,

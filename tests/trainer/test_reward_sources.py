@@ -15,7 +15,7 @@ from verl.trainer.ppo.ray_trainer import compute_advantage as compute_advantage_
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import compute_advantage
-from prime_ext.algorithms.process_shaping import ProcessShaping, StepCredit
+from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import last_token_mask, return_to_go
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources, shaping_of
@@ -73,7 +73,7 @@ def process_source(queue, **changes):
         ({}, {}),
         ({"process__granularity": "response"}, {"granularity": "response"}),
         (STEPS, {"granularity": "step"}),
-        ({**STEPS, "process__credit": "min_form"}, {"granularity": "step", "credit": StepCredit("min_form")}),
+        ({**STEPS, "process__credit": "min_form"}, {"granularity": "step", "credit": "min_form"}),
         (
             {**CHAIN, "process__step_score_scale": 20.0, "process__accumulation__reward_position": "tokens"},
             {

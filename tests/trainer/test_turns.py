@@ -20,7 +20,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
-from prime_ext.algorithms.process_shaping import CREDITS, StepCredit
+from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
 from prime_ext.config.chain_settings import ACCUMULATIONS, REWARD_POSITIONS, SHAPES, STEP_SCORES
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, Granularity, ProcessEstimator, TurnEstimator
@@ -147,10 +147,10 @@ def test_a_response_without_a_token_of_its_own_is_padding(monkeypatch):
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
     step = loaded(*stored(monkeypatch, MASKS), settings(**changes))
-    source, rewards = build_sources(step, 1.0)["process"], StepCredit(credit).rewards
+    source = build_sources(step, 1.0)["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(step.process_reward_BT[row, t]) for t in turn) for turn in turns]])
-        paid_S = rewards(score_1S, torch.ones_like(score_1S))[0]
+        paid_S = credit_rewards(credit, score_1S, torch.ones_like(score_1S))[0]
         expected_T = torch.zeros(6).index_put((torch.tensor([turn[-1] for turn in turns]),), paid_S)
         torch.testing.assert_close(source.reward_BT[row], expected_T)
     assert torch.equal(source.mask_BT.bool(), step.turn_end_BT)
