@@ -45,7 +45,7 @@ class CheckSolutions(Stage):
     memory_mb: Annotated[int, Field(ge=64)] = 1024
     sandbox_workers: NonNegativeInt = 0
 
-    name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", (CodeProblem,)
+    name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", CodeProblem
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -67,7 +67,7 @@ class CheckSolutions(Stage):
             stack.enter_context(store)
             # The sandbox starts with the first program.
             verifier = cache(partial(self._start, stack))
-            for batch in batched(problems, run.workers.batch_size):
+            for batch in batched(problems, run.chunk_rows):
                 yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
 
     def judge_all(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that removes duplicates among training problems: of every group of twins the first one stays.
 
-It reads the rows twice. First :func:`sketch` makes 33 keys of each text, in any process: a digest of its wording, the
+It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording, the
 bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
 :func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
 are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
@@ -15,17 +15,16 @@ while they are sorted, and the texts of the rows that share keys.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
 from prime_ext.step_rm.question_split import normal_form
 from prime_ext.verifiers.math.normalize import normalize
@@ -165,7 +164,6 @@ class Deduplicate(Stage):
     mask_numbers: bool = False
 
     name, title = "deduplicate", "duplicates among training problems; the first one stays"
-    of = (MathProblem, CodeProblem)
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -179,12 +177,12 @@ class Deduplicate(Stage):
             self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
         )
         # All keys come before the first comparison.
-        sketched = list(run.workers.map(partial(sketch, settings=settings), problems, training_text))
-        keys = [found for _, found in sketched if found is not None]
-        rows = (self._compared(problem) for problem, found in sketched if found is not None)
-        twins = find_twins(rows, np.array(keys), settings, self.levels) if keys else iter(())
-        for problem, found in sketched:
-            twin = None if found is None else next(twins)
+        rows = list(problems)
+        training = [row for row in rows if row.split == "train"]
+        keys = [sketch(row.problem, settings) for row in training]
+        twins = find_twins(map(self._compared, training), np.array(keys), settings, self.levels) if keys else iter(())
+        for problem in rows:
+            twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)
 
     def _compared(self, problem: Problem) -> Compared:

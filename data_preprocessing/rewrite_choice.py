@@ -2,32 +2,27 @@
 """Multiple-choice problems rewritten as open questions by a model, with the gold answer that belongs to them.
 
     python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --output-dir data/open BACKEND
-    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --merge data/math/train.parquet \\
-        --output-dir data/merged BACKEND
 
 Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
-its own; what cannot be rewritten is removed and listed. With --merge the rows of a file come first, then those that
-were rewritten.
+its own; what cannot be rewritten is removed and listed.
 
 These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data). There a model is asked
 twice, and the reference is read from the solution that it rewrites. Here the reference is the text of the option that
 the gold letter names, so nothing of it is left to the model, and what the model writes is compared with the original.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import check_positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import Outcome, Row, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Outcome, Row, problem_of, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
@@ -263,20 +258,15 @@ def _replace_question(row: Row, question: str, gold: str) -> Outcome:
     return [{**row, "prompt": prompt, "reward_model": {**row["reward_model"], "ground_truth": gold}}]
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Ask, check and write. Returns the report and the parquet files."""
+@program("rewrite_choice")
+def main(words: Sequence[str] | None = None) -> int:
+    top = stage_parser("rewrite_choice", __doc__, SAMPLING)
+    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
+    options = top.parse_args(words)
     check_positive(options, "tries")
     settings = {"tries": options.tries}
     title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
-    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings, first=options.merge)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("rewrite_choice", __doc__, SAMPLING)
-    about = "RL rows that go before the rewritten ones; the output has its name"
-    top.add_argument("--merge", type=Path, metavar="FILE", help=about)
-    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
-    return run_command(top, run, words)
+    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from data_preprocessing.command import Made
-from data_preprocessing.model_stage import Outcome, Row, run_command, run_stage, stage_parser
+from data_preprocessing.command import program
+from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
@@ -72,28 +72,25 @@ def select(row: Row, rule: SelectionRule) -> Outcome:
     return find_reason(votes, rule) or [row]
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Select and write. Returns the report and the parquet files."""
-    rule = SelectionRule(options.min_solvable, options.min_agreement)
-
-    def work(rows: Sequence[Row]) -> list[Outcome]:
-        return [select(row, rule) for row in rows]
-
-    return run_stage(options, work, title="Final selection", rules=RULES, settings=asdict(rule))
-
-
 def _share(word: str) -> float:
     if not 0 <= float(word) <= 1:
         raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {word}")
     return float(word)
 
 
+@program("selection")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
         default, about = getattr(SelectionRule, f"min_{name}"), f"share of a model's solutions that must {what}"
         top.add_argument(f"--min-{name}", type=_share, default=default, help=f"{about} (default: %(default)s)")
-    return run_command(top, run, words)
+    options = top.parse_args(words)
+    rule = SelectionRule(options.min_solvable, options.min_agreement)
+
+    def work(rows: Sequence[Row]) -> list[Outcome]:
+        return [select(row, rule) for row in rows]
+
+    return run_stage(options, work, title="Final selection", rules=RULES, settings=asdict(rule))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ expected_answer, or the last box of the column solution.
 ``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import check_positive, program
 from data_preprocessing.dialogues import Ask, Dialogue, Messages
 from data_preprocessing.grading import Judge, ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
@@ -37,7 +36,6 @@ from data_preprocessing.model_stage import (
     Row,
     check_row,
     problem_of,
-    run_command,
     run_model_stage,
     stage_parser,
 )
@@ -240,8 +238,20 @@ def chat_schema(path: Path) -> pa.Schema:
     raise SourceError(f"{path} has no rows")
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Ask, check and write. Returns the report and the parquet files."""
+@program("sft_data")
+def main(words: Sequence[str] | None = None) -> int:
+    top = stage_parser("sft_data", __doc__, SAMPLING)
+    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
+    top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
+    about = "of rows that have none: math, code, or any other word (default: math)"
+    top.add_argument("--ability", default="math", help=about)
+    top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
+    top.add_argument("--responses", type=int, default=1, help="different ones per problem at most (default: 1)")
+    top.add_argument("--tries", type=int, default=4, help="answers per response at most (default: 4)")
+    top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
+    about = "of actions: the short prompt of RL (actions, default), none, or a text file"
+    top.add_argument("--system-prompt", default="actions", help=about)
+    options = top.parse_args(words)
     check_positive(options, "tries", "responses", "min_steps")
     settings = {"tries": options.tries, "responses": options.responses}
     if options.form == "chains":
@@ -257,21 +267,6 @@ def run(options: argparse.Namespace) -> Made:
     return run_model_stage(
         options, dialogue, title="SFT data", rules=RULES, settings=described, schema=chat_schema, parse=parse
     )
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("sft_data", __doc__, SAMPLING)
-    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
-    top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
-    about = "of rows that have none: math, code, or any other word (default: math)"
-    top.add_argument("--ability", default="math", help=about)
-    top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
-    top.add_argument("--responses", type=int, default=1, help="different ones per problem at most (default: 1)")
-    top.add_argument("--tries", type=int, default=4, help="answers per response at most (default: 4)")
-    top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
-    about = "of actions: the short prompt of RL (actions, default), none, or a text file"
-    top.add_argument("--system-prompt", default="actions", help=about)
-    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

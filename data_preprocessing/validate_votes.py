@@ -13,7 +13,6 @@ published script, a solution without a box counts neither as solvable nor as uns
 math verifier, not by their text.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -24,10 +23,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import check_positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
@@ -125,19 +124,16 @@ def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
     return {**row, "extra_info": {**row["extra_info"], "votes": votes}}
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Ask and write. Returns the report and the parquet files."""
+@program("validate_votes")
+def main(words: Sequence[str] | None = None) -> int:
+    top = stage_parser("validate_votes", __doc__, SAMPLING)
+    top.add_argument("--solutions", type=int, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
+    options = top.parse_args(words)
     check_positive(options, "solutions")
     settings = {"solutions": options.solutions}
     schema = partial(add_to_extra, fields=FIELDS)
     dialogue = partial(voting, **settings)
     return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("validate_votes", __doc__, SAMPLING)
-    top.add_argument("--solutions", type=int, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
-    return run_command(top, run, words)
 
 
 if __name__ == "__main__":
