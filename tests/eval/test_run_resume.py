@@ -100,29 +100,18 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys, file, ol
     assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
 
 
-LINE = dict.fromkeys(("tokens", "prompt_tokens", "sample"), 0) | dict.fromkeys(("text", "finish", "detail"), "")
-LINE |= {"problem": "s0", "seed": 5}
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"problem": "s0", "sam', "line 1 is broken or half-written: Unterminated string"),
-        (json.dumps(LINE).encode(), "this run did not make the response ('s0', 0)"),
-    ],
-)
-def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsys, line, message):
+def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsys):
     out = tmp_path / "out"
     words = [*tasks, "--output", out]
     assert run(*words, backend=ScriptedBackend(die_after=3)) == 2
     path = out / "sums" / "responses.jsonl"
-    path.write_bytes(line + b"\n" + path.read_bytes())
+    path.write_bytes(b'{"problem": "s0", "sam\n' + path.read_bytes())
     before = path.read_bytes()
     assert capsys.readouterr().err.splitlines()[-1] == "eval.run: the device is gone"
     backend = ScriptedBackend()
     assert run(*words, backend=backend) == 2
     said = capsys.readouterr().err
-    assert message in said and str(path) in said and said.count("\n") == 1
+    assert f"{path} line 1 is broken or half-written: Unterminated string" in said and said.count("\n") == 1
     assert path.read_bytes() == before and backend.asked == []
 
 
