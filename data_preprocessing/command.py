@@ -53,11 +53,11 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.rmdir()
 
 
-def check_positive(options: argparse.Namespace, *names: str) -> None:
-    """Raise SourceError for an option that is not at least 1."""
-    for name in names:
-        if getattr(options, name) < 1:
-            raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+def positive(word: str) -> int:
+    """Read a number of the command line that must be at least 1."""
+    if int(word) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {word}")
+    return int(word)
 
 
 def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

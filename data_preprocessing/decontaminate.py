@@ -49,11 +49,7 @@ class Decontaminate(Stage):
         return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
-        """Read all rows for the own test rows, then compare the training rows.
-
-        Raises:
-            SourceError: a task that was named has no data here.
-        """
+        """Read all rows, then compare those of training. SourceError: a task that was named has no data here."""
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:

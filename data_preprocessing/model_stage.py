@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages over files of RL rows: what they keep goes to parquet files, what they remove is counted, listed and shown.
 
-Rows are read a chunk at a time. The outputs are moved to their places when everything is done; an interrupted run
-leaves none of them. Stages that ask a language model lead a dialogue about every row.
+An interrupted run leaves no output. Stages that ask a language model lead a dialogue about every row.
 """
 
 import argparse
@@ -14,17 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, check_positive, print_sources, unfinished
+from data_preprocessing.command import build_parser, positive, print_sources, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import batched, parse_rows
-from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Removal, show_progress
 from data_preprocessing.validate import read_parquet_schema, row_faults, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import RowWriter
-from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.rows import BadRow, SourceError
 
 Row = dict[str, Any]
@@ -50,23 +48,17 @@ def check_row(raw: Mapping[str, Any], *place: object) -> Row:
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema of a file of RL rows; that of JSON Lines is what all of its rows need.
-
-    Raises:
-        SourceError: the file cannot be read, or its rows have no common schema.
-    """
+    """Return the schema that all rows of a file fit. Raises SourceError: it cannot be read, or there is none."""
     if path.suffix == ".parquet":
         return read_parquet_schema(path)
-    schemas: list[pa.Schema] = []
-    rows = (row for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
     try:
-        for batch in batched(rows, CHUNK_ROWS):
-            schemas = [unify([*schemas, pa.Table.from_pylist(batch).schema])]
+        tables = (pa.Table.from_pylist([row]) for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
+        schemas = list(dict.fromkeys(table.schema for table in tables))
+        if schemas:
+            return unify(schemas)
     except (SourceError, pa.ArrowException) as error:
         raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
-    if not schemas:
-        raise SourceError(f"{path} has no RL row")
-    return schemas[0]
+    raise SourceError(f"{path} has no RL row")
 
 
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -115,7 +107,6 @@ def run_stage(
                     for row in _work_on_chunk(work, path, chunk, tally, title):
                         writer.write(row)
             written[output.name] = writer.rows
-        tally.write_removed(hidden / "removed.jsonl")
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
         report = {
             "title": title,
@@ -124,8 +115,7 @@ def run_stage(
             "outputs": written,
             **tally.describe(rules),
         }
-        write_json(hidden / "report.json", report)
-        write_text(hidden / "report.md", markdown(report))
+        tally.write(hidden, report)
     print_sources(report)
     if any(written.values()):
         return 0
@@ -134,10 +124,13 @@ def run_stage(
 
 
 def name_outputs(inputs: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """Return the output of each input, which has its name. Raises SourceError: it would replace a file."""
+    """Return the output of each input, which has its name. Raises SourceError: it is missing or would be replaced."""
     outputs = {path: folder / f"{path.name.split('.')[0]}.parquet" for path in inputs}
     if len(set(outputs.values())) < len(inputs):
         raise SourceError("the input files must have different names, because the outputs are called like them")
+    for path in inputs:
+        if not path.is_file():
+            raise SourceError(f"{path} does not exist or is not a file")
     read = {path.resolve() for path in inputs}
     for path in outputs.values():
         if path.resolve() in read:
@@ -173,17 +166,13 @@ def run_model_stage(
     settings: Mapping[str, Any],
     **stage: Any,
 ) -> int:
-    """Open the model and the answers and run a stage with the dialogue about a row and the model's name.
+    """Open the model and the answers, and run a stage (see :func:`run_stage`) with the dialogue about every row.
 
-    ``rules``, ``settings`` and ``stage`` are those of :func:`run_stage`.
-
-    Raises:
-        SourceError: an option is out of its range, or questions got no answer and ``--on-failure`` is ``stop``.
+    ``dialogue`` gets the row and the model's name. SourceError: questions got no answer and ``--on-failure`` is stop.
     """
     if options.temperature < 0 or not 0 < options.top_p <= 1:
         got = f"{options.temperature} and {options.top_p}"
         raise SourceError(f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}")
-    check_positive(options, "max_new_tokens")
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Mistakes in the files before a model is loaded.
     name_outputs(options.input, options.output_dir)
@@ -243,6 +232,6 @@ def stage_parser(program: str, description: str | None, sampling: Sampling | Non
     )
     how.add_argument("--temperature", type=float, default=sampling.temperature, help="default: %(default)s")
     how.add_argument("--top-p", type=float, default=sampling.top_p, help="default: %(default)s")
-    how.add_argument("--max-new-tokens", type=int, default=sampling.max_new_tokens, help="default: %(default)s")
+    how.add_argument("--max-new-tokens", type=positive, default=sampling.max_new_tokens, help="default: %(default)s")
     how.add_argument("--sampling-seed", type=int, default=0, help="base of the seeds of all answers (default: 0)")
     return top

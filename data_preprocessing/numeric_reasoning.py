@@ -75,11 +75,7 @@ def source_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -
 
 
 def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
-    """Yield the rows of a task that fit it; print and count the others in its part of the report.
-
-    Raises:
-        SourceError: a file cannot be read, or has no usable row.
-    """
+    """Yield the rows of a task that fit it; print and count the others. SourceError: a file has no usable row."""
     for split, path in files.items():
         good = 0
         # A row of another task may stand in the same file.
@@ -100,10 +96,7 @@ def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -
 
 
 def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
-    """Return every problem once, white space aside, without those that have several answers.
-
-    Of a problem that is in several official splits, the copy in the test data stays.
-    """
+    """Return every problem once, white space aside, and none with several answers; of several splits that of test."""
     copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, place in enumerate(places):
         key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))

@@ -42,16 +42,15 @@ from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
-from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, show_progress
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
-from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.rows import BadRow, SourceError
 
-SOURCES: dict[str, Source] = {**MATH_SOURCES, **CODE_SOURCES}
+SOURCES: dict[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
 STAGES: dict[str, type[Stage]] = {
     kind.name: kind for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
@@ -136,13 +135,12 @@ def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[st
     refuse_leftovers(folder, {given.split for given in inputs})
     with unfinished(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
-        state = Run(folder, settings.data_dir, settings.chunk_rows)
+        state = Run(folder, system, settings.data_dir, settings.chunk_rows)
         problems = read_problems(inputs, tally)
         for stage in settings.stages.values():
             problems = apply_stage(stage, problems, tally, state)
         if MathRules.name in settings.stages:
-            choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
-            tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(problem.rl_row(system)) + "\n")
+            state.choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
         writers: dict[str, pq.ParquetWriter] = {}
         # What is left of consecutive rows of a source becomes one row group.
         for (_, split, _), group in groupby(
@@ -152,14 +150,12 @@ def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[st
                 writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
             rows = [problem.rl_row(system) for problem in group]
             writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
-        tally.write_removed(hidden / "removed.jsonl")
-        report = _report(settings, bool(system), inputs, state, tally)
+        report = _report(settings, inputs, state, tally)
         if not writers:
             raise SourceError(_nothing(report))
         splits = [split for split in OUTPUTS if split in writers]
         refuse_leftovers(folder, splits)
-        write_json(hidden / "report.json", report)
-        write_text(hidden / "report.md", markdown(report))
+        tally.write(hidden, report)
     print_sources(report)
     return [folder / f"{split}.parquet" for split in splits]
 
@@ -186,8 +182,8 @@ def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: 
             shown = {"problem": problem.problem, "answer": problem.gist()}
             place = problem.split, problem.data_source, problem.file, problem.row
             tally.remove(stage.name, result, *place, shown)
-            if result.rule in tally.put_aside:
-                tally.put_aside[result.rule](problem)
+            if result.rule == CHOICE and state.choice:
+                state.choice.write(json.dumps(problem.rl_row(state.system)) + "\n")
         elif isinstance(result, Changed):
             tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
             yield result.problem
@@ -195,9 +191,7 @@ def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: 
             yield problem
 
 
-def _report(
-    settings: PipelineSettings, system: bool, inputs: Sequence[SplitRows], state: Run, tally: Tally
-) -> dict[str, Any]:
+def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: Run, tally: Tally) -> dict[str, Any]:
     rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
     for name, stage in settings.stages.items():
@@ -211,7 +205,7 @@ def _report(
     ]
     return {
         "title": settings.title,
-        "settings": {"system_prompt": system, "stages": stages},
+        "settings": {"system_prompt": bool(state.system), "stages": stages},
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
 
 from pydantic import BeforeValidator
 from tqdm import tqdm
@@ -47,15 +47,17 @@ Result = Removal | Changed | None
 
 @dataclass
 class Run:
-    """What stages share: the folder of the output, that of local data, and how many rows to work at together.
+    """What stages share: folders of output and local data, the system message, and how many rows to work at together.
 
-    ``compared`` takes lines for the report on what the rows were compared with.
+    ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the multiple-choice rows.
     """
 
     output: Path
+    system: str = ""
     data_dir: Path | None = None
     chunk_rows: int = 5_000
     compared: list[str] = field(default_factory=list)
+    choice: TextIO | None = None
 
 
 def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
@@ -64,12 +66,9 @@ def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
 
 
 class Stage:
-    """The base of all stages: :meth:`judge` looks at one problem at a time.
+    """The base of all stages: :meth:`judge` looks at one problem of the class ``of`` at a time; others pass.
 
-    Attributes:
-        name: in settings.
-        title: what it does, in a line.
-        of: class of the problems that :meth:`judge` looks at; others pass.
+    ``name`` is that in settings, ``title`` what the stage does, in a line.
     """
 
     name: ClassVar[str]
@@ -95,12 +94,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of a table, which has its name.
+    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
 
-    Attributes:
-        meaning: what it removes.
-        find: returns what the rule sees in a problem and its text, or None.
-        hints: the rule applies only where one of these is in the text in lower case; empty: anywhere.
+    With ``hints`` it applies only where one of these is in the text in lower case.
     """
 
     meaning: str

@@ -86,20 +86,17 @@ COLUMNS = tuple(RLRow.model_fields)
 
 def read_parquet_schema(path: Path) -> pa.Schema:
     """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns are not verl's."""
-    if not path.is_file():
-        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
         schema = pq.read_schema(path).remove_metadata()
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    missing = [f"no column {name}" for name in COLUMNS if name not in schema.names]
-    try:
-        if not missing:
-            unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
-    except SourceError as error:
-        missing = [str(error)]
+    missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
-        raise SourceError(f"{path} has not the schema of verl: {'; '.join(missing)}")
+        raise SourceError(f"{path} has not the schema of verl: no column {', '.join(missing)}")
+    try:
+        unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
+    except SourceError as error:
+        raise SourceError(f"{path} has not the schema of verl: {error}") from error
     return schema
 
 
@@ -130,7 +127,7 @@ def row_faults(row: Mapping[str, Any]) -> list[str]:
 class SourceCount:
     """The rows of a data source: all, those with a fault, those whose prompt and answer were there before (no fault).
 
-    ``lengths`` and ``longest`` are of the prompts, in tokens or else characters.
+    ``lengths`` (their sum) and ``longest`` are of the prompts, in tokens or else characters.
     """
 
     rows: int = 0
@@ -143,8 +140,7 @@ class SourceCount:
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
-    ``listed`` has the first different faults, where each was met first and in how many rows; ``kinds`` counts what is
-    wrong. Without a tokenizer lengths are in characters.
+    ``listed`` has the first different faults, where each was met first and in how many rows; ``kinds`` counts them.
     """
 
     def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None) -> None:

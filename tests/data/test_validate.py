@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
     for words, reason in (
         *(([path], reason) for path, reason in zip(schemas, columns, strict=True)),
         ([str(tmp_path / "a.parquet")], "a.parquet cannot be read"),
-        ([str(tmp_path / "c.parquet")], "c.parquet does not exist"),
+        ([str(tmp_path / "c.parquet")], "c.parquet cannot be read"),
         ([empty], "has no rows"),
         ([good, "--tokenizer", str(tmp_path / "nowhere")], "no tokenizer at"),
         ([good, "--tokenizer", str(tmp_path / "bare")], "has no chat template"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.selection import SelectionRule, find_reason, select
+from data_preprocessing.selection import find_reason, select
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
@@ -62,7 +62,7 @@ def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
     (new,), asked = conversed(voting(row, "judge", 3), str)
     assert not asked and new["extra_info"]["votes"] is None
-    assert select(new, SelectionRule()) == [new]
+    assert select(new) == [new]
 
 
 # ---- selection ----
@@ -85,7 +85,7 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
     ],
 )
 def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
-    found = find_reason(given_votes, SelectionRule(**settings))
+    found = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
     assert (found and found.rule) == reason
 
 
@@ -98,6 +98,5 @@ counts = st.integers(1, 9).flatmap(
 def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
     of, solvable, agreeing, matching, matches = numbers
     one = votes(solvable, agreeing, matching, matches, of)
-    loose = SelectionRule(*shares)
-    strict = SelectionRule(*(min(1.0, share + more) for share in shares))
-    assert find_reason([one], loose) is None or find_reason([one], strict) is not None
+    strict = [min(1.0, share + more) for share in shares]
+    assert find_reason([one], *shares) is None or find_reason([one], *strict) is not None

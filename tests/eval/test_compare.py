@@ -55,6 +55,11 @@ def test_differences_and_flips_against_brute_force(runs, tmp_path):
         assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
 
 
+def test_one_problem_has_no_interval(tmp_path, capsys):
+    assert main([str(make_run(tmp_path / name, problems=1, skill=9)) for name in ("a", "b")]) == 0
+    assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in capsys.readouterr().out
+
+
 def test_problems_without_a_verdict_or_a_response_are_left_out_and_other_versions_are_said(tmp_path):
     def change(row):
         if row["problem"].endswith("003"):
