@@ -2,12 +2,6 @@
 r"""What model stages do with rows, against a server that speaks OpenAI's protocol; faults, and a kill."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -63,7 +57,8 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
     found = rows_of(out, "choice")
     for row in found:
         n = row["extra_info"]["index"]
-        assert row["prompt"][-1]["content"].startswith(f"A rod of {n} cm is cut in half. How long")
+        assert row["prompt"][0] == {"role": "system", "content": "S"}
+        assert row["prompt"][1]["content"] == f"A rod of {n} cm is cut in half. How long is a half in cm?" + MATH_SUFFIX
         assert row["reward_model"]["ground_truth"] == f"{n // 2} cm"
     assert [row["extra_info"]["index"] for row in found] == list(range(10, 38, 2))
     assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
@@ -144,7 +139,13 @@ def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
             before = len(server.requests)
             assert validate_votes.main(server_words(problems, tmp_path / "d", server, *answers, *change)) == 0
             assert len(server.requests) == before + 2 * ROWS
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+        # Killed in the middle of a line: the rest is asked for, and the same bytes are written.
+        lines = answers[1].read_bytes().splitlines(keepends=True)
+        answers[1].write_bytes(b"".join(lines[:5]) + lines[5][:9])
+        before = len(server.requests)
+        assert validate_votes.main(server_words(problems, tmp_path / "e", server, *answers)) == 0
+        assert len(server.requests) == before + 2 * ROWS - 5
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b") == bytes_of(tmp_path / "e")
 
 
 def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys):
@@ -160,33 +161,6 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         asked = len(server.requests)
         assert validate_votes.main(words) == 0
         assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
-
-
-def test_a_killed_run_goes_on_where_it_was_and_writes_the_same_bytes(problems, tmp_path):
-    with ScriptedServer(right_or_wrong) as server:
-        assert validate_votes.main(server_words(problems, tmp_path / "good", server, "--solutions", 8)) == 0
-    with ScriptedServer(right_or_wrong, seconds=0.2) as server:
-        out = tmp_path / "out"
-        words = server_words(problems, out, server, "--solutions", 8, "--concurrency", 2)
-        command = [sys.executable, "-m", "data_preprocessing.validate_votes", *words]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 600
-        while len(server.requests) < 60 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert process.poll() is None, process.stderr.read()
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert not (out / "train.parquet").exists() and not (out / "report.json").exists()
-        server.seconds = 0
-        before = len(server.requests)
-        assert validate_votes.main(words) == 0
-        # What came in before the last second was kept.
-        assert len(server.requests) - before < 8 * ROWS - 20
-    times = Counter((payload["messages"][-1]["content"], payload["seed"]) for payload in server.requests)
-    assert len(times) == 8 * ROWS and max(times.values()) <= 2
-    assert bytes_of(out) == bytes_of(tmp_path / "good")
-    assert not (out / ".unfinished").exists()
 
 
 # ---- bad input ----
@@ -209,7 +183,7 @@ def test_bad_rows_are_listed(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--solutions", 0), "--solutions must be at least 1"),
+        (("--top-p", 0), "--top-p above 0 and at most 1"),
         (("--model", "other"), "does not serve 'other'"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),

@@ -24,18 +24,6 @@ def run(folder, *arguments, data=FIXTURES):
     return main(["--data-dir", str(data), "--output-dir", str(folder), *map(str, arguments)])
 
 
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("numeric")
-    assert run(folder, "--test", 0.4) == 0
-    return folder
-
-
-def score(row, response):
-    gold = row["reward_model"]["ground_truth"]
-    return asyncio.run(compute_score(row["data_source"], response, gold, row["extra_info"]))["score"]
-
-
 def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_path, capsys):
     """The page shows the prompt of the first row of AwpNLI."""
     assert run(tmp_path, "--splits", "test") == 0
@@ -51,20 +39,23 @@ def test_a_row_shows_the_problem_and_holds_the_number_of_the_right_option(tmp_pa
     assert row["extra_info"]["label"] == "entailment" and row["extra_info"]["row"] == 1
 
 
-def test_verl_reads_the_files(converted, tmp_path):
+def test_verl_reads_the_files(tmp_path):
     from omegaconf import OmegaConf
     from tiny_llama import byte_tokenizer
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    files = [str(converted / "train.parquet"), str(converted / "test.parquet")]
+    assert run(tmp_path, "--test", 0.4) == 0
+    files = [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
     config = OmegaConf.create({"cache_dir": str(tmp_path), "filter_overlong_prompts": False})
     dataset = RLHFDataset(files, byte_tokenizer(), config)
-    rows = rows_of(converted) + rows_of(converted, "test")
+    rows = rows_of(tmp_path) + rows_of(tmp_path, "test")
     assert len(dataset) == len(rows)
     for item, row in zip((dataset[i] for i in range(len(dataset))), rows, strict=True):
         assert item["raw_prompt"] == row["prompt"] and item["index"] == row["extra_info"]["index"]
         # What the reward loop is given is enough for the verifier.
-        assert score(item, f"#### {row['reward_model']['ground_truth']}") == 1.0
+        gold = item["reward_model"]["ground_truth"]
+        verdict = asyncio.run(compute_score(item["data_source"], f"#### {gold}", gold, item["extra_info"]))
+        assert verdict["score"] == 1.0
 
 
 @pytest.mark.parametrize(

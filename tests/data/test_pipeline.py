@@ -51,24 +51,6 @@ def test_words_go_over_the_file_and_null_leaves_out():
     assert settings.data_dir == Path("D") and settings.system_prompt == "none"
 
 
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
-        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold must "),
-        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules.0 must be 'giant'"),
-        ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks.0 must be all or one of"),
-        ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
-        ("chunk_row=3", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
-        ("nonsense", "'nonsense' must be KEY=VALUE"),
-    ],
-)
-def test_a_mistake_is_one_line_with_the_key(word, reason):
-    with pytest.raises(SourceError) as error:
-        load_settings(GSM8K_MATH, [word])
-    assert reason in str(error.value) and "\n" not in str(error.value)
-
-
 def run(folder, settings, *words):
     return main([str(word) for word in (SETTINGS / f"{settings}.yaml", *words, "--output-dir", folder)])
 
@@ -88,17 +70,12 @@ def rules_of(folder):
     return {(line["data_source"], line["row"]): line["rule"] for line in removed(folder)}
 
 
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rl")
-    assert apply_math_rules(folder) == 0
-    return folder
-
-
-def test_a_row_has_the_schema_of_eurus_2_rl_data(converted):
-    assert pq.read_schema(converted / "train.parquet").equals(MATH_SCHEMA)
+def test_rules_of_mathematics_remove_rows_and_the_others_are_those_of_eurus_2_rl_data(tmp_path):
+    assert apply_math_rules(tmp_path) == 0
+    assert pq.read_schema(tmp_path / "train.parquet").equals(MATH_SCHEMA)
+    rows = rows_of(tmp_path)
     problem = "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?"
-    assert rows_of(converted)[0] == {
+    assert rows[0] == {
         "data_source": "openai/gsm8k",
         "prompt": [
             {"role": "system", "content": SYSTEM_PROMPT},
@@ -108,10 +85,7 @@ def test_a_row_has_the_schema_of_eurus_2_rl_data(converted):
         "reward_model": {"style": "rule", "ground_truth": "1020"},
         "extra_info": {"split": "train", "index": 0},
     }
-
-
-def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(converted):
-    assert rules_of(converted) == {
+    assert rules_of(tmp_path) == {
         ("openai/gsm8k", 5): "no_answer",
         ("DigitalLearningGmbH/MATH-lighteval", 2): "figure",
         ("DigitalLearningGmbH/MATH-lighteval", 3): "choice",
@@ -123,15 +97,15 @@ def test_what_is_removed_is_listed_with_its_rule_and_the_rest_is_written(convert
         ("numina_orca_math", 7): "broken_latex",
     }
     # Multiple choice is put aside.
-    aside = json.loads((converted / "choice.jsonl").read_text())
+    aside = json.loads((tmp_path / "choice.jsonl").read_text())
     assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
-    written = Counter(row["data_source"] for row in rows_of(converted))
     numina = dict.fromkeys(("numina_cn_k12", "numina_amc_aime", "numina_synthetic_math"), 1)
-    assert written == {"openai/gsm8k": 4, "DigitalLearningGmbH/MATH-lighteval": 2, **numina}
+    written = {"openai/gsm8k": 4, "DigitalLearningGmbH/MATH-lighteval": 2, **numina}
+    assert Counter(row["data_source"] for row in rows) == written
+    assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == ["25", "21"]
 
 
-def test_without_rules_only_rows_without_an_answer_go_and_of_test_rows_no_others(converted, tmp_path):
-    assert [row["reward_model"]["ground_truth"] for row in rows_of(converted, "test")] == ["25", "21"]
+def test_without_rules_only_rows_without_an_answer_go(tmp_path):
     (tmp_path / "mine.txt").write_text("Be brief.\n")
     words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
     assert apply_math_rules(tmp_path, *words, sources=["gsm8k", "math"]) == 0
@@ -307,6 +281,13 @@ ROWS = "premise,hypothesis,label\n"
 @pytest.mark.parametrize(
     ("words", "content", "reason"),
     [
+        (f"{MATH} stages.deduplicate.treshold=1", "", "has no key 'treshold'; did you mean threshold?"),
+        (f"{MATH} stages.deduplicate.threshold=2", "", "stages.deduplicate.threshold must "),
+        (f"{MATH} stages.math_rules.rules=[fun]", "", "stages.math_rules.rules.0 must be 'giant'"),
+        (f"{MATH} stages.decontaminate.tasks=[gsm9k]", "", "stages.decontaminate.tasks.0 must be all or one of"),
+        (f"{MATH} sources.gsm9k={{}}", "", "sources has no key 'gsm9k'; did you mean gsm8k?"),
+        (f"{MATH} chunk_row=3", "", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
+        (f"{MATH} nonsense", "", "'nonsense' must be KEY=VALUE"),
         (f"{MATH} --input poems=x.jsonl", "", "--input names poems, which must be one of gsm8k"),
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
         (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
