@@ -217,13 +217,16 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
 
 
-def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
-    assert run(tmp_path, "code", *CODE, "stages.check_solutions=null") == 0
+def test_code_problems_of_four_sources_become_rows_that_a_reference_program_passes(tmp_path, monkeypatch):
+    pytest.importorskip("pyseccomp")
+    limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
+    assert run(tmp_path, "code", *CODE, *limits) == 0
     assert {(line["data_source"], line["row"]): line["rule"] for line in removed(tmp_path)} == {
         ("apps", 3): "image",
         ("apps", 4): "unreadable_tests",
         ("apps", 5): "unreadable_tests",
         ("apps", 6): "interactive",
+        ("apps", 7): "solutions_fail",
         ("apps", 8): "duplicate_exact",
         ("apps", 9): "contradictory_tests",
         ("apps", 12): "several_answers",
@@ -241,20 +244,13 @@ def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
     assert first["extra_info"] == {"split": "train", "index": 0}
     halves = next(row for row in rows_of(tmp_path) if row["data_source"] == "codecontests")
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
-    assert read_json(tmp_path / "report.json")["notes"] == {"code_tests: cut tests": 1, "code_tests: repeated tests": 1}
-
-
-def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_counted(tmp_path, monkeypatch):
-    pytest.importorskip("pyseccomp")
-    limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
-    assert run(tmp_path, "code", *CODE, *limits) == 0
     (failed,) = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
-    assert (failed["data_source"], failed["row"]) == ("apps", 7)
     assert "2 of 2 programs tried: wrong" in failed["evidence"]
-    notes = read_json(tmp_path / "report.json")["notes"]
-    counts = {"kept without a Python program": 1} | {f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}
-    assert {name: n for name, n in notes.items() if name.startswith("check")} == {
-        f"check_solutions: {note}": n for note, n in counts.items()
+    checked = {"kept without a Python program": 1, **{f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}}
+    assert read_json(tmp_path / "report.json")["notes"] == {
+        "code_tests: cut tests": 1,
+        "code_tests: repeated tests": 1,
+        **{f"check_solutions: {note}": n for note, n in checked.items()},
     }
     # Verdicts are kept: a second run runs no program and writes the same bytes.
     before = (tmp_path / "train.parquet").read_bytes()

@@ -7,7 +7,6 @@ import os
 from itertools import combinations
 from statistics import fmean
 
-import numpy as np
 import pytest
 import torch
 from benchmark_rows import SAMPLES
@@ -30,7 +29,7 @@ from eval.prm_metrics import (
     processbench_score,
     resampled_f1,
 )
-from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, score_all, step_scores
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
@@ -105,29 +104,16 @@ def test_pairwise_accuracy_is_that_of_training(problems):
         assert found["pairs"] == sum(number for _, number in counts) > 0
 
 
-@st.composite
-def pools(draw):
-    n = draw(st.integers(1, 7))
-    correct = draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    scores = draw(st.lists(st.integers(-2, 2).map(float), min_size=n, max_size=n))
-    return correct, scores, draw(st.integers(1, n))
-
-
-@given(pools())
-def test_the_best_of_n_equals_the_average_over_all_subsets(pool):
-    correct, scores, draws = pool
+@given(st.lists(st.tuples(st.integers(-2, 2).map(float), st.booleans()), min_size=1, max_size=7), st.data())
+def test_the_best_of_n_equals_the_average_over_all_subsets(pool, data):
+    draws = data.draw(st.integers(1, len(pool)))
 
     def chosen(subset):
-        highest = max(scores[k] for k in subset)
-        return fmean(correct[k] for k in subset if scores[k] == highest)
+        highest = max(score for score, _ in subset)
+        return fmean(correct for score, correct in subset if score == highest)
 
-    expected = fmean(map(chosen, combinations(range(len(correct)), draws)))
-    assert best_of(scores, correct, draws) == pytest.approx(expected)
-
-
-def test_aggregations():
-    expected = {"min": 0.2, "sum": 1.5, "last": 0.8, "mean": 0.5, "product": 0.08}
-    assert {how: pytest.approx(value(np.array([0.5, 0.2, 0.8]))) for how, value in AGGREGATIONS.items()} == expected
+    scores, correct = zip(*pool, strict=True)
+    assert best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, combinations(pool, draws))))
 
 
 @pytest.mark.parametrize(("split", "rows", "right"), [("gsm8k", 20, 10), ("omnimath", 10, 1)])
@@ -232,43 +218,6 @@ def test_a_classifier_is_read_after_each_step(models, separator, layout):
         assert result["probability"] == pytest.approx(expected, abs=1e-5)
 
 
-class CountingScorer:
-    """Scores a response by its length, and remembers what it was asked."""
-
-    max_length = 30
-
-    def __init__(self, fail_after=None):
-        self.asked, self.fail_after = [], fail_after
-
-    def tokens(self, item):
-        return TokenizedSteps(list(item.text.encode()), 0, (len(item.text) - 1,))
-
-    def score(self, batch):
-        if self.fail_after is not None and len(self.asked) >= self.fail_after:
-            raise KeyboardInterrupt
-        self.asked += [len(row.ids) for row in batch]
-        return [{"probability": [len(row.ids) / 100]} for row in batch]
-
-
-def test_finished_responses_are_never_scored_again(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    rows = [TokenizedSteps([7] * n, 0, (n - 1,)) for n in (5, 20, 10, 40, 5)]
-    first = CountingScorer(fail_after=2)
-    with pytest.raises(KeyboardInterrupt):
-        score_all(first, rows, path, 12)
-    assert first.asked == [20, 10], "long ones first, and no batch above the limit"
-    with path.open("a") as lines:
-        lines.write('{"key": "half')
-    second = CountingScorer()
-    results = score_all(second, rows, path, 30)
-    assert second.asked == [5], "equal responses are scored once"
-    assert [r.get("probability") for r in results] == [[0.05], [0.2], [0.1], None, [0.05]]
-    assert results[3] == {"overlong": 40} and step_scores(results[3], "step", 1.0) is None
-    third = CountingScorer()
-    assert score_all(third, rows, path, 30) == results and third.asked == []
-    assert len(path.read_text().splitlines()) == 3
-
-
 def test_steps_of_a_text_as_it_was_generated():
     text = "First.\n\nSecond\nline.\n \nThird. \n"
     steps, ends = split_response(text, r"\n\s*\n")
@@ -308,22 +257,6 @@ def bench(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def candidates(tmp_path):
-    rows = [
-        {
-            "id": f"q{q}",
-            "prompt": f"{q}+1?",
-            "completions": [f"say {k}\n\nso \\boxed{{{q + k % 3}}}" for k in range(5)],
-            "correctness": [int(k % 3 == 1) for k in range(5)],
-        }
-        for q in range(6)
-    ]
-    path = tmp_path / "candidates.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def results_of(folder):
     return json.loads((folder / "results.json").read_text())
 
@@ -354,9 +287,15 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, descr
     assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
     assert "Official protocol: one threshold, the best on gsm8k" in (out / "report.md").read_text()
     # A second run scores nothing: the same lines, the same numbers.
-    before = (out / "scores.jsonl").read_bytes()
-    assert main(words) == 0 and (out / "scores.jsonl").read_bytes() == before and results_of(out) == results
-    assert main([*words, "--step-score", "step"]) == 0 and (out / "scores.jsonl").read_bytes() == before
+    scores = out / "scores.jsonl"
+    before = scores.read_bytes()
+    assert main(words) == 0 and scores.read_bytes() == before and results_of(out) == results
+    assert main([*words, "--step-score", "step"]) == 0 and scores.read_bytes() == before
+    # After a kill only the response of the unfinished line is scored again.
+    scores.write_bytes(before[:-20])
+    assert main(words) == 0
+    whole = before.rpartition(b"\n")[0].rpartition(b"\n")[0]
+    assert scores.read_bytes().startswith(whole) and scores.read_bytes().count(b"\n") == before.count(b"\n")
     capsys.readouterr()
     assert main([*words, "--reference", "none"]) == 2
     assert "holds a run with reference" in capsys.readouterr().err
@@ -377,7 +316,14 @@ def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
     assert "count as wrong" in (tmp_path / "report.md").read_text()
 
 
-def test_best_of_n(described, candidates, tmp_path):
+def test_best_of_n(models, described, tmp_path):
+    candidates = tmp_path / "candidates.jsonl"
+    correctness = [int(k % 3 == 1) for k in range(5)]
+    for q in range(6):
+        texts = [f"say {k}\n\nso \\boxed{{{q + k % 3}}}" for k in range(5)]
+        row = {"id": f"q{q}", "prompt": f"{q}+1?", "completions": texts, "correctness": correctness}
+        with candidates.open("a") as file:
+            file.write(json.dumps(row) + "\n")
     results, lines = evaluated(tmp_path / "out", "best-of-n", described, "--input", candidates)
     table = results["best_of_n"]
     assert results["n"] == [1, 2, 4] and results["problems"] == 6
@@ -391,13 +337,14 @@ def test_best_of_n(described, candidates, tmp_path):
     # The sum of the steps is the last prefix.
     assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
     assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
-    assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
-
-
-def test_best_of_n_with_a_classifier_knows_the_product(models, candidates, tmp_path):
     words = ["--scorer", "classifier", "--input", candidates]
-    results, _ = evaluated(tmp_path / "out", "best-of-n", models["classifier"], *words)
-    assert {"best, min", "best, product"} <= set(results["best_of_n"])
+    results, lines = evaluated(tmp_path / "classifier", "best-of-n", models["classifier"], *words)
+    assert set(results["best_of_n"]) - {"pass@N", "maj@N"} == {f"best, {how}" for how in AGGREGATIONS}
+    for line in lines:
+        chances = line["steps"]["probability"]
+        expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
+        assert list(line["scores"].values()) == pytest.approx(expected)
+    assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):

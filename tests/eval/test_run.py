@@ -62,16 +62,13 @@ def test_what_a_run_leaves(whole):
     assert results["model"] == {"backend": "scripted", "model": "scripted"} and results["seed"] == 0
     assert {"python", "transformers", "math-verify"} <= set(results["versions"])
     task = results["tasks"]["sums"]
-    assert (task["grader"], task["split"], task["prompt"], task["failed_responses"]) == ("math", "test", "default", 0)
-    assert task["decoding"]["name"] == "several" and task["decoding"]["n"] == 4
-    assert task["summary"]["problems"] == 12 and set(task["summary"]["groups"]) == {"level"}
-    assert set(task["summary"]["scores"]) == {"avg@4", "pass@4", "maj@4"}
+    told = {"grader": "math", "split": "test", "prompt": "default", "failed_responses": 0}
+    assert told.items() <= task.items() and set(task["summary"]["groups"]) == {"level"}
     samples = lines_of(whole / "sums" / "samples.jsonl")
     keys = [(row["id"], sample) for row in ROWS["sums"] for sample in range(4)]
     assert [(row["problem"], row["sample"]) for row in samples] == keys
-    first = samples[0]
-    assert first["prompt"] == [{"role": "user", "content": "0+1?\nBox it."}]
-    assert first["gold"] == "1" and first["groups"] == {"level": "1"}
+    shown = {"prompt": [{"role": "user", "content": "0+1?\nBox it."}], "gold": "1", "groups": {"level": "1"}}
+    assert shown.items() <= samples[0].items()
     mean = sum(row["score"] for row in samples) / len(samples)
     assert task["summary"]["scores"]["avg@4"]["value"] == pytest.approx(mean)
     timing = json.loads((whole / "timing.json").read_text())["tasks"]["sums"]
@@ -93,23 +90,18 @@ def test_seeds_are_those_of_the_response_whatever_else_is_asked(tasks, whole, tm
     assert set(seeds_of(tmp_path / "other").values()).isdisjoint(all_of_them.values())
 
 
-def test_ks_are_those_of_the_task_or_those_asked_for(tasks, whole, tmp_path):
-    out = tmp_path / "out"
-    assert run(*tasks, "--decoding", "several", "--n", "3", "--output", out) == 0
-    assert list(results_of(out)["tasks"]["sums"]["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
-    # Statistics need no other run.
-    assert run(*tasks, "--decoding", "several", "--n", "3", "--k", "1,2", "--output", out) == 0
-    tasks_found = results_of(out)["tasks"]
-    assert list(tasks_found["sums"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2", "maj@1", "maj@2"]
-    assert list(tasks_found["functions"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2"]
-
-
 def test_what_the_command_line_changes_is_in_the_results(tasks, tmp_path):
-    words = ["--temperature", "0.5", "--n", "2", "--max-new-tokens", "9"]
-    assert run(*tasks, *words, "--output", tmp_path / "changed") == 0
-    decoding = results_of(tmp_path / "changed")["tasks"]["sums"]["decoding"]
-    assert decoding["name"] == "paper, changed" and decoding["do_sample"] and decoding["temperature"] == 0.5
-    assert decoding["n"] == 2 and decoding["max_new_tokens"] == 9
+    words = [*tasks, "--temperature", "0.5", "--n", "3", "--max-new-tokens", "9", "--output", tmp_path]
+    assert run(*words) == 0
+    found = results_of(tmp_path)["tasks"]["sums"]
+    changed = {"name": "paper, changed", "do_sample": True, "temperature": 0.5, "n": 3, "max_new_tokens": 9}
+    assert changed.items() <= found["decoding"].items()
+    assert list(found["summary"]["scores"]) == ["avg@3", "pass@3", "maj@3"]
+    # Statistics need no other run.
+    assert run(*words, "--k", "1,2") == 0
+    found = results_of(tmp_path)["tasks"]
+    assert list(found["sums"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2", "maj@1", "maj@2"]
+    assert list(found["functions"]["summary"]["scores"]) == ["avg@3", "pass@1", "pass@2"]
 
 
 def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
@@ -146,12 +138,10 @@ def test_what_cannot_work_is_one_line_before_the_model_is_asked(tasks, tmp_path,
 
 
 def test_tasks_without_data_can_be_left_out(tasks, tmp_path, capsys):
-    names = tasks[1] + ",gsm8k"
-    words = ["--tasks", names, "--data", tasks[-1], "--output", tmp_path / "out"]
-    assert run(*words) == 2
-    assert run(*words, "--skip-missing") == 0
+    words = ["--tasks", f"{tasks[1]},gsm8k", "--data", tasks[-1], "--output", tmp_path]
+    assert run(*words) == 2 and run(*words, "--skip-missing") == 0
     assert "left out: gsm8k: " in capsys.readouterr().out
-    assert list(results_of(tmp_path / "out")["tasks"]) == list(TASKS)
+    assert list(results_of(tmp_path)["tasks"]) == list(TASKS)
 
 
 def test_a_group_has_no_problem_twice():
@@ -175,7 +165,7 @@ def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_p
     assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
 
 
-def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys):
+def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path):
     """Sampled in float64, so that the batches after the interruption change no token."""
     model = save_llama(tmp_path / "model", seed=3)
     words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--limit", "4", "--model", str(model)]
@@ -193,10 +183,6 @@ def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path, capsys
     assert main([*words, "--output", str(cut)]) == 0
     for name in ("settings.json", "results.json", "sums/responses.jsonl", "sums/samples.jsonl"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
-    assert results_of(whole)["model"]["model"] == str(model)
-    capsys.readouterr()
-    assert main([*words, "--show-prompt"]) == 0
-    assert capsys.readouterr().out.endswith("exactly what the model sees\n[user] 0+1?\nBox it.\n[assistant] \n")
 
 
 def test_all_tasks_are_listed_without_a_model(capsys):
@@ -275,35 +261,17 @@ def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backe
     assert bytes_of(whole) == before and asked.asked == []
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "key"),
-    [
-        ("sums.jsonl", '"answer": 1,', '"answer": 7,', "data_sha256"),
-        ("sums.yaml", "Box it", "Put it in a box", "prompt_sha256"),
-    ],
-)
-def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys, file, old, new, key):
+def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
     words = [*write_tasks(tmp_path), "--output", tmp_path / "out"]
     assert run(*words) == 0
-    text = (tmp_path / file).read_text()
-    (tmp_path / file).write_text(text.replace(old, new, 1))
-    assert run(*words) == 2
-    assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
-
-
-def test_a_broken_line_that_was_not_cut_off_stops_the_run(tasks, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = [*tasks, "--output", out]
-    assert run(*words, backend=ScriptedBackend(die_after=3)) == 2
-    path = out / "sums" / "responses.jsonl"
-    path.write_bytes(b'{"problem": "s0", "sam\n' + path.read_bytes())
-    before = path.read_bytes()
-    assert capsys.readouterr().err.splitlines()[-1] == "eval.run: the device is gone"
-    backend = ScriptedBackend()
-    assert run(*words, backend=backend) == 2
-    said = capsys.readouterr().err
-    assert f"{path} line 1 is broken or half-written: Unterminated string" in said and said.count("\n") == 1
-    assert path.read_bytes() == before and backend.asked == []
+    for name, old, new, key in (
+        ("sums.yaml", "Box it", "Put it in a box", "prompt_sha256"),
+        ("sums.jsonl", '"answer": 1,', '"answer": 7,', "data_sha256"),
+    ):
+        write_tasks(tmp_path)
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new, 1))
+        assert run(*words) == 2
+        assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
 
 
 def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
