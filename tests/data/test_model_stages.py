@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What model stages do with rows, against a server that speaks OpenAI's protocol; faults, and a kill."""
+r"""What model stages do with rows, against a server that speaks OpenAI's protocol, which fails now and then."""
 
 import json
-from pathlib import Path
 
 import pytest
 from scripted_server import Answer, ScriptedServer
@@ -12,10 +11,8 @@ from told import ROWS, number_in, removed, right_or_wrong, rl_row, rows_of, serv
 from data_preprocessing import model_stage, rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 from prime_ext.utils.files import read_json, write_json_lines
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = ("train.parquet", "removed.jsonl", "report.json", "report.md")
 
 
@@ -26,9 +23,6 @@ def problems(tmp_path):
 
 def bytes_of(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
-
-
-# ---- choice ----
 
 
 def test_multiple_choice_becomes_open_questions(tmp_path):
@@ -64,9 +58,6 @@ def test_multiple_choice_becomes_open_questions(tmp_path):
     assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
 
 
-# ---- votes and selection ----
-
-
 def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, capsys):
     def judge(prompt, payload):
         number = number_in(prompt)
@@ -99,15 +90,11 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("selection: nothing is left")
 
 
-# ---- a small model in this process ----
-
-
 def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path, monkeypatch):
     model = save_llama(tmp_path / "model", max_positions=1024)
-    source = tmp_path / "train.parquet"
-    with RowWriter(source, MATH_SCHEMA) as writer:
-        for index in range(ROWS):
-            writer.write(rl_row("Long? " * 200 if index == 7 else f"Problem {index}?", index=index))
+    texts = ["Long? " * 200 if index == 7 else f"Problem {index}?" for index in range(ROWS)]
+    source = tmp_path / "train.jsonl"
+    write_json_lines(source, [rl_row(text, index=index) for index, text in enumerate(texts)])
     backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
     for folder, rows in ((tmp_path / "a", 500), (tmp_path / "b", 5)):
         monkeypatch.setattr(model_stage, "CHUNK_ROWS", rows)
@@ -118,9 +105,6 @@ def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is
     assert all(row["extra_info"]["votes"][0]["solutions"] == 2 for row in rows)
     assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
-
-
-# ---- store ----
 
 
 def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
@@ -161,9 +145,6 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         asked = len(server.requests)
         assert validate_votes.main(words) == 0
         assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
-
-
-# ---- bad input ----
 
 
 def test_bad_rows_are_listed(tmp_path):

@@ -21,8 +21,6 @@ from prime_ext.utils.rows import BadRow
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-# ---- form ----
-
 GOOD = (
     "[ASSESS]\n\n# The sum of 3 and 4 is wanted.\n\nNext action: [ADVANCE]\n\n"
     "[ADVANCE]\n\n# 3 + 4 = 7\n\n# That is all.\n\nNext action: [OUTPUT]\n\n"
@@ -95,9 +93,6 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
     assert rule in RULES
 
 
-# ---- problems ----
-
-
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
     assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
@@ -123,9 +118,6 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
 )
 def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
     assert gold_of(row) == gold
-
-
-# ---- dialogue ----
 
 
 def answered(*said, gold="2", responses=1):
@@ -159,9 +151,6 @@ def test_several_responses_are_different_and_only_missing_ones_are_asked_again()
     rows, asked = answered(response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3)
     assert [row["extra_info"]["response"] for row in rows] == [0, 1]
     assert [(ask.sample, ask.attempt) for ask in asked] == [(0, 0), (1, 0), (2, 0), (2, 1)]
-
-
-# ---- command ----
 
 
 def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(tmp_path):

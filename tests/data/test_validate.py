@@ -80,9 +80,10 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    lines = ["from prime_ext.verifiers.sources import register_source, register_task"]
-    lines += ["register_task('sonnets', object)", "register_source('sonnets/*', 'sonnets')"]
-    (tmp_path / "verifier_of_sonnets.py").write_text("\n".join(lines))
+    (tmp_path / "verifier_of_sonnets.py").write_text(
+        "from prime_ext.verifiers.sources import register_source, register_task\n"
+        "register_task('sonnets', object)\nregister_source('sonnets/*', 'sonnets')\n"
+    )
     path = write(tmp_path / "a.parquet", [row(number, source="sonnets/mine") for number in range(9)])
     assert main([path]) == 1
     out = capsys.readouterr().out

@@ -161,35 +161,29 @@ def test_published_numbers_are_of_metrics_that_their_tasks_have():
             assert own["values"] and all(0 <= value <= 100 for value in own["values"].values())
 
 
-def _changed(name, change):
-    """Damage to a run: a file with another text."""
-
-    def apply(folder):
-        path = folder / name
-        path.write_text(change(path.read_text()))
-
-    return apply
-
-
-RESULTS, SAMPLES, TIMING = "results.json", "aime2024/samples.jsonl", "timing.json"
+RESULTS, SAMPLES = "results.json", "aime2024/samples.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "change", "message"),
     [
-        (lambda folder: (folder / RESULTS).unlink(), "the run is not finished; start it again"),
-        (_changed(TIMING, lambda text: "{"), "timing.json is broken or half-written"),
-        (_changed(RESULTS, lambda text: text.replace('"format": 1', '"format": 2')), "has format 2, not 1"),
-        (_changed(RESULTS, lambda text: text.replace('"summary"', '"sum"')), "is not what eval.run writes (KeyError"),
-        (_changed(SAMPLES, lambda text: text.partition("\n")[2]), "has 11 lines for 11 responses, results.json says"),
-        (_changed(SAMPLES, lambda text: text.replace("1.0", "0.0")), "has a mean score of 0.0, results.json says"),
-        (_changed(SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7')), "scores must be in [0, 1]"),
+        (RESULTS, lambda text: None, "the run is not finished; start it again"),
+        ("timing.json", lambda text: "{", "timing.json is broken or half-written"),
+        (RESULTS, lambda text: text.replace('"format": 1', '"format": 2'), "has format 2, not 1"),
+        (RESULTS, lambda text: text.replace('"summary"', '"sum"'), "is not what eval.run writes (KeyError"),
+        (SAMPLES, lambda text: text.partition("\n")[2], "has 11 lines for 11 responses, results.json says"),
+        (SAMPLES, lambda text: text.replace("1.0", "0.0"), "has a mean score of 0.0, results.json says"),
+        (SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7'), "scores must be in [0, 1]"),
     ],
 )
-def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, damage, message):
+def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, name, change, message):
     run = make_run(tmp_path / "run")
     (run / "report.md").write_text("mine")
-    damage(run)
+    text = change((run / name).read_text())
+    if text is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_text(text)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert main([str(run)]) == 2
     error = capsys.readouterr().err
@@ -210,34 +204,21 @@ def test_other_mistakes_are_one_line(tmp_path, capsys):
 # ---- comparisons ----
 
 
-def means(run, task):
-    """Mean score of each problem."""
-    found = {}
-    for line in (run / task / "samples.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        found.setdefault(row["problem"], []).append(row["score"])
-    return {name: statistics.fmean(scores) for name, scores in found.items()}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    tasks = ["aime2024", "amc", "math500"]
+def test_differences_and_flips_against_brute_force(tmp_path):
+    tasks, out = ["aime2024", "amc", "math500"], tmp_path / "out"
     settings = {"decoding": "recommended", "n": 4, "problems": 15}
-    before = make_run(folder / "before", tasks, skill=0.3, **settings)
-    after = make_run(folder / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
-    return before, after
-
-
-def test_differences_and_flips_against_brute_force(runs, tmp_path):
-    out = tmp_path / "out"
-    assert compare_main([*map(str, runs), "--output", str(out)]) == 0
+    before = make_run(tmp_path / "before", tasks, skill=0.3, **settings)
+    after = make_run(tmp_path / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
+    assert compare_main([str(before), str(after), "--output", str(out)]) == 0
     told = json.loads((out / "compare.json").read_text())
     assert list(told["tasks"]) == ["amc", "math500"]
     assert told["only_in_one"] == {"aime2024": "before", "leetcode": "after"}
     rows = markdown_rows((out / "compare.md").read_text())
     for task, own in told["tasks"].items():
-        first, second = (means(run, task) for run in runs)
+        first, second = (
+            {name: statistics.fmean(row["score"] for row in rows) for name, rows in found.items()}
+            for found in (load_run(run).tasks[task].problems for run in (before, after))
+        )
         differences = [second[name] - first[name] for name in first]
         found = own["comparison"]
         assert found["difference"] == pytest.approx(statistics.fmean(differences))
