@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dialogues with a model: who gets which answer; multiple choice as open questions; votes, and what they select."""
+"""Dialogues with a model: multiple choice as open questions; votes, and what they select."""
 
 from dataclasses import asdict
 
@@ -8,68 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.dialogues import Ask, Interviewer, Unanswered, open_answers
 from data_preprocessing.rewrite_choice import Choice, option_named, parsed, read_options, rewrite, unfaithful
 from data_preprocessing.selection import find_reason, select
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
-from prime_ext.generate.backend import Response, Sampling
+from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-
-
-class Echo:
-    """A backend that repeats the question with its seed, in the wrong order; it fails for ``failing``."""
-
-    def __init__(self, failing=None):
-        self.failing, self.asked = failing, []
-
-    def description(self):
-        return {"backend": "server", "model": "m"}
-
-    def check(self, requests):
-        pass
-
-    def generate(self, requests):
-        for request in reversed(requests):
-            question = request.prompt[-1]["content"]
-            self.asked.append(question)
-            failed = question == self.failing
-            finish, detail = ("failed", "gone") if failed else ("stop", "")
-            yield Response(request.key, "" if failed else f"{question} {request.seed}", 2, 1, finish, detail)
-
-
-def patient(name, turns):
-    """Asks until it has had its turns; every answer must be its own."""
-    heard = []
-    for attempt in range(turns):
-        ask = Ask([{"role": "user", "content": name}], attempt=attempt)
-        (answer,) = yield [ask]
-        assert answer.text == f"{name} {ask.seed(5)}"
-        heard.append(answer.text)
-    return heard
-
-
-def test_answers_go_to_the_dialogue_that_asked_whatever_becomes_of_the_others(tmp_path):
-    turns = {"a": 3, "b": 2, "c": 0, "d": 5}
-    with open_answers(tmp_path / "answers.jsonl") as store:
-
-        def results(backend):
-            interviewer = Interviewer(backend, store, Sampling(), seed=5)
-            # The same question of two rows is asked once.
-            found = interviewer.results([patient(*one) for one in (*turns.items(), ("d", 5))])
-            return found, interviewer
-
-        found, interviewer = results(Echo(failing="b"))
-        assert found[1] == Unanswered("gone", refused=False) and found[-1] == found[-2]
-        assert [len(heard) for heard in (found[0], *found[2:])] == [3, 0, 5, 5] and interviewer.asked == 9
-        # A later run asks for what failed alone.
-        again = Echo()
-        later, interviewer = results(again)
-        assert again.asked == ["b", "b"] and interviewer.found == 8
-        assert len(later[1]) == 2 and later[:1] + later[2:] == found[:1] + found[2:]
-
-
-# ---- multiple choice ----
 
 SQUARE = "A square has area 49. Its perimeter is\n\n(A) 7 (B) 14 (C) 28"
 
@@ -186,29 +130,25 @@ def voted(gold, *answers, model="judge", row=None):
     return new, asked
 
 
-def test_answers_are_grouped_by_the_math_verifier_and_compared_with_the_reference():
-    answers = (r"\boxed{0.5}", r"\boxed{\frac12}", r"\boxed{\frac{2}{4}}", r"\boxed{2}", "I do not know.")
-    new, asked = voted("1/2", *answers)
-    assert [ask.sample for ask in asked] == [0, 1, 2, 3, 4]
-    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
-    assert new["extra_info"]["votes"] == [asdict(Votes("judge", 5, 4, 0, 3, 3, "0.5", True))]
-
-
 CUT = Response("", r"\boxed{3}, but wait", 9, 9, "length")
 
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
+        # The math verifier groups answers.
+        ((r"\boxed{3.0}", r"\boxed{\frac62}", r"\boxed{\frac{6}{2}}", r"\boxed{2}", "Who?"), (4, 0, 3, 3, "3.0", True)),
         ((r"\boxed{2}", r"\boxed{3}", r"\boxed{2}"), (3, 0, 2, 1, "2", False)),
         ((CUT, r"\boxed{3}"), (1, 0, 1, 1, "3", True)),
         ((r"\boxed{No solution}", r"\boxed{\text{no solution.}}", r"\boxed{3}", "cut"), (1, 2, 1, 1, "3", True)),
         ((r"\boxed{No solution}",), (0, 1, 0, 0, None, False)),
     ],
 )
-def test_a_solution_that_says_that_there_is_none_or_was_cut_off_is_no_answer(answers, expected):
-    found = voted("3", *answers)[0]["extra_info"]["votes"][0]
-    assert Votes(**found) == Votes("judge", len(answers), *expected)
+def test_votes_are_counted_by_the_answers_of_complete_solutions(answers, expected):
+    new, asked = voted("3", *answers)
+    assert [ask.sample for ask in asked] == list(range(len(answers)))
+    assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
+    assert new["extra_info"]["votes"] == [asdict(Votes("judge", len(answers), *expected))]
 
 
 def test_no_solution_can_be_said_in_several_ways():

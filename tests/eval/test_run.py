@@ -274,18 +274,6 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
         assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
 
 
-def test_two_runs_in_one_folder_at_a_time_are_refused(tasks, tmp_path, capsys):
-    inner = []
-
-    def answer(request):
-        if not inner:
-            inner.append(run(*tasks, "--output", tmp_path))
-        return "x"
-
-    assert run(*tasks, "--output", tmp_path, backend=ScriptedBackend(answer)) == 0
-    assert inner == [2] and "another process is at work in" in capsys.readouterr().err
-
-
 class Generous:
     """A verifier for which every answer is right."""
 
