@@ -190,16 +190,3 @@ def votes(solvable=5, agreeing=5, matching=5, matches=True, of=5, model="m"):
 def test_the_selection_keeps_what_is_solvable_agreed_and_the_reference(given_votes, settings, reason):
     found = find_reason(given_votes, **{"min_solvable": 0.6, "min_agreement": 0.6, **settings})
     assert (found and found.rule) == reason
-
-
-counts = st.integers(1, 9).flatmap(
-    lambda of: st.tuples(st.just(of), *(st.integers(0, of) for _ in range(3)), st.booleans())
-)
-
-
-@given(counts, st.tuples(*(st.floats(0, 1) for _ in range(2))), st.floats(0, 1))
-def test_a_stricter_rule_never_keeps_more(numbers, shares, more):
-    of, solvable, agreeing, matching, matches = numbers
-    one = votes(solvable, agreeing, matching, matches, of)
-    strict = [min(1.0, share + more) for share in shares]
-    assert find_reason([one], *shares) is None or find_reason([one], *strict) is not None

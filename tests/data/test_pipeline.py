@@ -70,7 +70,7 @@ def rules_of(folder):
     return {(line["data_source"], line["row"]): line["rule"] for line in removed(folder)}
 
 
-def test_rules_of_mathematics_remove_rows_and_the_others_are_those_of_eurus_2_rl_data(tmp_path):
+def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     assert apply_math_rules(tmp_path) == 0
     assert pq.read_schema(tmp_path / "train.parquet").equals(MATH_SCHEMA)
     rows = rows_of(tmp_path)
@@ -217,7 +217,7 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
 
 
-def test_code_problems_of_four_sources_become_rows_that_a_reference_program_passes(tmp_path, monkeypatch):
+def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypatch):
     pytest.importorskip("pyseccomp")
     limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
     assert run(tmp_path, "code", *CODE, *limits) == 0

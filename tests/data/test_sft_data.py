@@ -153,7 +153,7 @@ def test_several_responses_are_different_and_only_missing_ones_are_asked_again()
     assert [(ask.sample, ask.attempt) for ask in asked] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
-def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(tmp_path):
+def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
     problems = [{"problem": f"Add {n} and 1.", "expected_answer": str(n + 1)} for n in range(6)] + [{"problem": ""}]
     write_json_lines(tmp_path / "sums.jsonl", problems)
 

@@ -212,12 +212,9 @@ def problem(text="Print the sum.", inputs=("1\n",), outputs=("1\n",), **more):
     [
         (problem("Look: <img src='a'>"), "image"),
         (problem("see https://a.org/x.png for it"), "image"),
-        (problem(marks=("picture",)), "image"),
         (problem("This is an interactive problem."), "interactive"),
         (problem("If there are multiple answers, print any of them."), "several_answers"),
         (problem("x" * 20_001), "long_statement"),
-        (problem(marks=("file",)), "files"),
-        (problem(unreadable="no JSON"), "unreadable_tests"),
         (problem(inputs=["1", "1 "], outputs=["a", "b"]), "contradictory_tests"),
         (problem(inputs=["1", "1"], outputs=["a", " a\n"]), None),
         (problem("Print the image of the number under the function."), None),

@@ -236,7 +236,7 @@ def test_one_problem_has_no_interval(tmp_path, capsys):
     assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in capsys.readouterr().out
 
 
-def test_problems_without_a_verdict_or_a_response_are_left_out_and_other_versions_are_said(tmp_path):
+def test_unjudged_problems_and_other_versions_are_said(tmp_path):
     def change(row):
         if row["problem"].endswith("003"):
             row.update(score=None, verdict="error", grader_failure=True)
