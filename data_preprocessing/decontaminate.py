@@ -63,7 +63,7 @@ class Decontaminate(Stage):
             index.add(*texts)
         for row in rows:
             match = index.match(row.problem, levels=self.levels) if row.split == "train" else None
-            yield row, None if match is None else _removal(row.problem, *match[:2], *tests[match[2]])
+            yield row, None if match is None else _removal(row.problem, match, tests)
 
     def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
         """Return the rows of the tasks, and lines on those that have no data here."""
@@ -85,7 +85,9 @@ class Decontaminate(Stage):
         return rows, missing
 
 
-def _removal(text: str, level: str, similarity: float, task: str, row: Any, texts: Sequence[str]) -> Removal:
+def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow]) -> Removal:
+    level, similarity, number = match
+    task, row, texts = tests[number]
     shown = "\n".join(texts)[:MAX_SHOWN]
     found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": shown}
     words = f"{task} {row}, {level} ({similarity:.2f}): {shown}"

@@ -163,7 +163,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         for name, task in tasks.items()
     }
-    places = []
+    places: list[Place] = []
     for name, task in tasks.items():
         places += read_places(task, source_files(task, files.get(name, {}), options.data_dir), counts[name])
     places = drop_duplicates(places, counts)

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import PositiveInt, TypeAdapter, WrapValidator
+from pydantic import GetPydanticSchema, PositiveInt, TypeAdapter, WrapValidator
 
 from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
@@ -73,6 +73,9 @@ def _in_file_order(given: Any, check: Any) -> dict[str, Any]:
 
 _Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
 _Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
+_AS_SOURCES = GetPydanticSchema(lambda _, schema: schema(_Sources))
+_AS_STAGES = GetPydanticSchema(lambda _, schema: schema(_Stages))
+_IN_ORDER = WrapValidator(_in_file_order)
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,8 @@ class PipelineSettings:
 
     __pydantic_config__ = NO_OTHER_KEYS
 
-    # Dictionaries, once they are checked.
-    sources: Annotated[_Sources, WrapValidator(_in_file_order)]  # type: ignore[valid-type]
-    stages: Annotated[_Stages, WrapValidator(_in_file_order)] = field(default_factory=dict)  # type: ignore[valid-type]
+    sources: Annotated[Mapping[str, SourceSettings], _AS_SOURCES, _IN_ORDER]
+    stages: Annotated[Mapping[str, Stage], _AS_STAGES, _IN_ORDER] = field(default_factory=dict)
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
@@ -125,11 +127,11 @@ def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[st
     for name in files:
         if name not in SOURCES:
             raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")
-    splits_of = dict.fromkeys(files, ()) or {name: given.splits for name, given in settings.sources.items()}
+    chosen = {name: SourceSettings() for name in files} or settings.sources
     inputs = [
         rows
-        for name, splits in splits_of.items()
-        for rows in find_splits(SOURCES[name], files.get(name, {}), settings.data_dir, splits)
+        for name, given in chosen.items()
+        for rows in find_splits(SOURCES[name], files.get(name, {}), settings.data_dir, given.splits)
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
@@ -152,7 +154,10 @@ def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[st
             writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
         report = _report(settings, inputs, state, tally)
         if not writers:
-            raise SourceError(_nothing(report))
+            if any(set(found["removed"]) - {BAD} for found in report["sources"]):
+                raise SourceError("nothing is left: the stages removed all rows")
+            row = report["samples"][0]["rows"][0]
+            raise SourceError(f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}")
         splits = [split for split in OUTPUTS if split in writers]
         refuse_leftovers(folder, splits)
         tally.write(hidden, report)
@@ -212,14 +217,6 @@ def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: Run,
         "compared": state.compared,
         "contamination": given_away,
     }
-
-
-def _nothing(report: Mapping[str, Any]) -> str:
-    """Return why no row is left."""
-    if any(set(found["removed"]) - {BAD} for found in report["sources"]):
-        return "nothing is left: the stages removed all rows"
-    row = report["samples"][0]["rows"][0]
-    return f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}"
 
 
 @program("pipeline")
