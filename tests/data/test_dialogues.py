@@ -95,10 +95,6 @@ def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fa
     assert unfaithful(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith("gives the answer")
 
 
-def said(*answers):
-    return lambda ask: answers[ask.attempt]
-
-
 COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
 
 
@@ -116,7 +112,7 @@ COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
     ],
 )
 def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule, questions):
-    removal, asked = conversed(rewrite(row, "m", 2), said(*answers))
+    removal, asked = conversed(rewrite(row, "m", 2), lambda ask: answers[ask.attempt])
     assert isinstance(removal, Removal) and removal.rule == rule
     assert len(asked) == questions
 

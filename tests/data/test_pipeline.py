@@ -105,12 +105,14 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == ["25", "21"]
 
 
-def test_without_rules_only_rows_without_an_answer_go(tmp_path):
+def test_without_rules_only_rows_without_an_answer_go_and_old_files_are_refused(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("Be brief.\n")
     words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
     assert apply_math_rules(tmp_path, *words, sources=["gsm8k", "math"]) == 0
     assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
+    assert apply_math_rules(tmp_path, sources=["math"]) == 2
+    assert "test.parquet is of an earlier run" in capsys.readouterr().err
 
 
 BAD_ROWS = [
@@ -135,12 +137,6 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
     reasons = "not JSON|no column problem|answer must be a text|no column source|id 1 was there before|half a character"
     for line, reason in zip(lines, [*reasons.split("|"), "30000 characters"], strict=True):
         assert reason in line["evidence"]
-
-
-def test_files_of_an_earlier_run_do_not_stay_beside_new_ones(tmp_path, capsys):
-    assert apply_math_rules(tmp_path, sources=["gsm8k"]) == 0
-    assert apply_math_rules(tmp_path, sources=["math"]) == 2
-    assert "test.parquet is of an earlier run" in capsys.readouterr().err
 
 
 def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
