@@ -69,7 +69,7 @@ class Settings:
     mask_numbers: bool = True
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
     """Return checksums of all character n-grams of a text's normal form; of the form itself if it is shorter."""
     data = normal_form(text, mask_numbers).encode()
@@ -78,7 +78,7 @@ def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
     return frozenset(zlib.crc32(data[start : start + SHINGLE]) for start in range(len(data) - SHINGLE + 1))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def word_ngrams(text: str, size: int) -> frozenset[str]:
     """Return all runs of ``size`` words of a text's normal form, numbers included; none if there are fewer words."""
     words = normal_form(text, False).split()
