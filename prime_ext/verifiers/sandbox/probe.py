@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries every protection in one forked child, to find out what this machine really offers."""
+"""A run that tries every protection, to find out what this machine really offers."""
 
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from prime_ext.verifiers.sandbox.harness import RESULT
 from prime_ext.verifiers.sandbox.runs import Limits
 
-if TYPE_CHECKING:
-    from prime_ext.verifiers.sandbox.confinement import Confinement
-
-_LIMITS = Limits(memory_bytes=2 << 30, output_bytes=1 << 20)
+LIMITS = Limits(seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20)
 _EFBIG = 27
 
 
@@ -79,8 +76,9 @@ def _run_ordinary_program() -> None:
     assert seen == [45]
 
 
-def _try_all(outside: str, server: int) -> list[str]:
-    """Return what is missing, in a confined child. ``outside`` is a file that it must not reach."""
+def run_probe(payload: dict[str, Any]) -> None:
+    """Report what is missing here as a JSON list. ``payload["outside"]`` is a file that must be out of reach."""
+    outside = payload["outside"]
     files: tuple[Callable[[], Any], ...] = (
         lambda: _read(outside),
         lambda: _write(outside),
@@ -90,12 +88,12 @@ def _try_all(outside: str, server: int) -> list[str]:
         # First, for without a filter exec would succeed.
         _fork,
         socket.socket,
-        lambda: os.kill(server, 0),
+        lambda: os.kill(os.getppid(), 0),
         lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
     )
     limits: tuple[Callable[[], Any], ...] = (
-        lambda: bytearray(_LIMITS.memory_bytes + 1),
-        lambda: _write("large", _LIMITS.output_bytes + 1),
+        lambda: bytearray(LIMITS.memory_bytes + 1),
+        lambda: _write("large", LIMITS.output_bytes + 1),
     )
     _run_ordinary_program()
     needed = {
@@ -103,32 +101,6 @@ def _try_all(outside: str, server: int) -> list[str]:
         "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": files,
         "no resource limits": limits,
     }
-    return [missing for missing, attempts in needed.items() if not all(map(_is_refused, attempts))]
-
-
-def examine(confinement: "Confinement", base: str, reason: str) -> dict[str, Any]:
-    """Try every protection and return the fields of :class:`Protection`. Runs in the fork server."""
-    outside, work = os.path.join(base, "outside"), os.path.join(base, "probe")
-    _write(outside)
-    os.mkdir(work, 0o700)
-    reader, writer = os.pipe()
-    server = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.alarm(10)
-            os.chdir(work)
-            confinement.put_on(work, _LIMITS, server)
-            os.write(writer, json.dumps(_try_all(outside, server)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as answers:
-        answer = answers.read()
-    os.waitpid(pid, 0)
-    left = [os.path.join(work, name) for name in os.listdir(work)]
-    for path in filter(os.path.exists, (*left, outside, outside + "-new")):
-        os.unlink(path)
-    os.rmdir(work)
-    missing = json.loads(answer) if answer else ["an ordinary program does not run under the protections"]
-    return {"landlock_abi": confinement.landlock_abi, "missing": missing + ([reason] if missing and reason else [])}
+    missing = [line for line, attempts in needed.items() if not all(map(_is_refused, attempts))]
+    os.write(RESULT, json.dumps(missing).encode())
+    os._exit(0)
