@@ -83,8 +83,9 @@ def test_workers_that_cannot_start_are_a_failure_not_a_hang():
         assert pool.run(double, 1).outcome is Outcome.ERROR
 
 
-def test_workers_are_replaced_after_so_many_tasks():
-    with WorkerPool(1, tasks_per_worker=5) as pool:
+def test_workers_are_replaced_after_so_many_tasks(monkeypatch):
+    monkeypatch.setattr("prime_ext.verifiers.worker_pool._TASKS_PER_WORKER", 5)
+    with WorkerPool(1) as pool:
         assert len({pool.run(nap, 0.0) for _ in range(12)}) >= 2
 
 
@@ -165,7 +166,7 @@ def test_a_forked_child_gets_a_pool_of_its_own(pool):
     assert os.waitstatus_to_exitcode(ended[-1][1]) == 0
 
 
-@pytest.mark.parametrize("setting", [{"workers": 0}, {"time_limit": 0.0}, {"memory_limit": 0}, {"tasks_per_worker": 0}])
+@pytest.mark.parametrize("setting", [{"workers": 0}, {"time_limit": 0.0}, {"memory_limit": 0}])
 def test_settings_that_make_no_sense_are_refused(setting):
     with pytest.raises(ValueError, match=next(iter(setting))):
         WorkerPool(**setting)
