@@ -31,7 +31,7 @@ class TaskError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error."""
+    """YAML without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -42,12 +42,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def task_names() -> list[str]:
-    """Names of all tasks."""
+    """Return the names of all tasks."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_task(name: str | Path) -> Task:
-    """A task by its name, or from a file that ends in ``.yaml``; ``TaskError`` if there is none, or it is wrong."""
+    """Load a task by its name or from a ``.yaml`` file. ``TaskError``: there is none, or it is wrong."""
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
@@ -71,9 +71,9 @@ def _content(path: Path) -> Any:
 
 
 def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The keys of a file on top of those of the task that it extends; those of ``source`` one by one.
+    """Merge a file into the task that it extends, ``source`` key by key; a null removes a key.
 
-    A key that is null is left out. The other task may extend one itself; ``before`` are those on the way.
+    ``before`` are the names on the way, as the other task may extend one itself.
     """
     name = str(content[EXTENDS])
     if name not in task_names():
@@ -101,7 +101,7 @@ def _must(right: bool, message: str) -> None:
 
 
 def _check(task: Task, stem: str) -> Task:
-    """What the keys of a task must be to each other; returns the task."""
+    """Check the keys of a task against each other; return the task."""
     _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
     _must(task.overlaps in ("", *task_names()), f"overlaps must be the name of a task, got {task.overlaps!r}")
     for name in task.texts:
@@ -139,7 +139,7 @@ def _check_source(source: Source) -> None:
 
 
 def _check_grader(task: Task) -> None:
-    """Gold answers, options, limits and metrics must be such as the verifier of the task has."""
+    """Check gold answers, options, limits and metrics against the verifier."""
     try:
         grader = task.grader
     except UnknownSource as error:
