@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a task, from local files or from the hub."""
+"""Problems of a task, from local files or from the hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ class NoData(ValueError):
 
 
 def default_split(task: Task, local: bool) -> str:
-    """The split that is evaluated: test, or all where the files, local or fetched, have no test."""
+    """Return the split that is evaluated: test, or all where the files have no test."""
     if task.source.generated:
         return "test"
     splits = task.source.places(local)
@@ -24,19 +24,18 @@ def default_split(task: Task, local: bool) -> str:
 
 
 def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, Problem]:
-    """All problems of a split by their ids, in the order of the files.
+    """Load the problems of a split by their ids, in the order of the files.
 
-    Rows without an id have their number; if there are several files, after the name of the file, which is also the
-    column ``file`` of rows that have none.
+    Rows without an id have their number; with several files, after the name of the file, which is also their column
+    ``file``.
 
     Args:
-        task: whose rows.
-        data: folder below which the files of ``source.local`` are; None for those of the hub.
-        split: default: see :func:`default_split`.
+        task: the task.
+        data: folder of the files of ``source.local``; None for those of the hub.
+        split: None: that of :func:`default_split`.
 
     Raises:
-        NoData: no such split or file, a row that does not fit the task, two rows of the same id, or not as many rows of
-            the local files as were published.
+        NoData: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
     split = split or default_split(task, local=data is not None)
     parts = _rows(task, data, split)
@@ -60,7 +59,7 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
 
 
 def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str) -> Iterator[tuple[int, Problem]]:
-    """The problems among the rows of a file, with the numbers of their rows."""
+    """Yield the problems of a file with the numbers of their rows."""
     for number, row in rows:
         try:
             if isinstance(row, BadRow):
@@ -73,7 +72,7 @@ def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str
 
 
 def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator[tuple[int, Any]]]]:
-    """Where the rows come from, and the rows with their numbers, file by file."""
+    """Return places and their rows with numbers."""
     source = task.source
     if not source.generated:
         return [(str(path), read_source(path)) for path in _files(task, data, split)]
@@ -84,7 +83,7 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
 
 
 def _files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """The files of a split; a local one that is packed may have been unpacked."""
+    """Return the files of a split; a packed local one may have been unpacked."""
     source = task.source
     splits = source.places(local=data is not None)
     if split not in splits:
@@ -108,7 +107,7 @@ def _files(task: Task, data: Path | None, split: str) -> list[Path]:
 
 
 def _hint(task: Task, split: str) -> str:
-    """What gives the rows."""
+    """Return how to get the rows."""
     source = task.source
     if source.origin:
         return f"; it is published as {source.origin}"

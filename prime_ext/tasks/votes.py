@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to one problem, sorted into classes that the verifier takes to be equal."""
+"""Answers to one problem, sorted into classes of equal ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +24,8 @@ class Ballot:
 def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], same: Same) -> Ballot:
     """Sort the answers of one problem into classes, in the order in which they appear.
 
-    Args:
-        answers: extracted answer of each response, None if it has none.
-        scores: score of each response, None where the grader could not decide.
-        same: whether two answers are equal; an answer is compared with the first of each class.
+    A response without an answer has None; one that the grader could not judge has the score None and does not count.
+    ``same`` compares an answer with the first of each class.
     """
     classes: list[tuple[str, list[float]]] = []
     known: dict[str, list[float]] = {}

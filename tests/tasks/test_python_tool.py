@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from prime_ext.tasks.python_tool import FIELD, OUTCOMES, PythonTool
+from prime_ext.tasks.python_tool import OUTCOMES, PythonTool
 
 TOOL = {"seconds": 1.0, "rewards": {"finished": 0.1, "failed": -0.2}}
 
@@ -50,7 +50,7 @@ def test_calls_are_counted_in_the_trajectory(tool):
     data = SimpleNamespace(extra_fields={})
     for parameters in ({"code": "print(1)"}, {"code": 5}, {}, [], "2", {"code": "raise OSError"}):
         call(tool, parameters, data)
-    counts = data.extra_fields[FIELD]
+    counts = data.extra_fields["python"]
     assert set(counts) == set(OUTCOMES)
     assert {name: value for name, value in counts.items() if value} == {"finished": 1, "malformed": 4, "failed": 1}
 
@@ -66,7 +66,7 @@ def test_many_calls_at_a_time(tool):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"rewards": {"ok": 1}}, "rewards.ok of the Python tool is not one of malformed, finished"),
+        ({"rewards": {"ok": 1}}, "rewards.ok of the tool python is not one of malformed, finished"),
         ({"seconds": 0}, "seconds=0"),
     ],
 )
