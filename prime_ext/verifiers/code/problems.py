@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test cases in the forms of the public data sets, which docs/reference/verifier_rules.md lists."""
+"""Test cases in the forms of public data sets, which docs/reference/verifier_rules.md lists."""
 
 import base64
 import binascii
@@ -27,10 +27,9 @@ class PairProblem:
     """Inputs and outputs.
 
     Attributes:
-        tests: what is given and what is expected. With a function, the arguments of a call, JSON data, and results of
-            which one must be returned: two where the data set does not say whether a list of one element is the result
-            or only holds it. Else texts, of standard input and output.
-        function: what is called.
+        tests: texts of standard input and output. With a function, arguments and accepted results of a call as JSON
+            data; two results where a list of one element may be the result or hold it.
+        function: name of the function to call.
     """
 
     tests: tuple[tuple[Any, Any], ...]
@@ -42,11 +41,7 @@ TestCases = Mapping[str, Any] | str | Problem
 
 
 def parse_test_cases(test_cases: TestCases) -> Problem:
-    """Return the problem that the test cases describe.
-
-    Raises:
-        MalformedTests: in none of the forms above, or without a single test.
-    """
+    """Read test cases. ``MalformedTests``: they have none of the forms above, or no test."""
     problem = test_cases if isinstance(test_cases, PairProblem | AssertionProblem) else _read(test_cases)
     if not problem.tests:
         raise MalformedTests("there is no test")
@@ -111,7 +106,7 @@ def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs and outputs of LiveCodeBench, the public ones first, and the function that is called, if any."""
+    """Return inputs and outputs of LiveCodeBench, the public ones first, and the function to call, if any."""
     metadata = row.get("metadata") or {}
     metadata = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
     name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
@@ -132,7 +127,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Responses to one problem are judged one after the other, and unpacking its tests takes longer than some of them.
+# Responses to one problem come one after the other, and unpacking its tests takes longer than some of them.
 @functools.lru_cache(maxsize=2)
 def _packed_tests(value: str) -> list[dict[str, Any]]:
     try:
@@ -147,11 +142,7 @@ def _packed_tests(value: str) -> list[dict[str, Any]]:
 
 
 def pickled_text(data: bytes) -> str:
-    """The text in a pickle that holds nothing else. Nothing in it is run or looked up.
-
-    Raises:
-        MalformedTests: it is no pickle, or holds anything else.
-    """
+    """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one text."""
     found: list[str] = []
     try:
         for operation, argument, _ in itertools.islice(pickletools.genops(data), _MOST_OPERATIONS):
