@@ -83,16 +83,12 @@ def test_the_scorer_reads_the_steps_the_question_and_how_long_the_response_is():
     assert scorer.asked[1][0].question == "2*3+1"
 
 
-def test_shares_at_step_ends_sum_to_the_reward():
-    pspo = manager(configuration(accumulation__reward_position="step_ends"))
-    amount, info = reward(GOOD, pspo)
-    paid, ends = json.loads(info["step_rewards"]), json.loads(info["step_ends"])
-    assert paid == pytest.approx([amount / 3] * 3)
+def test_steps_are_paid_at_their_ends():
+    amount, info = reward(GOOD, manager(configuration(accumulation__reward_position="step_ends")))
+    assert json.loads(info["step_rewards"]) == pytest.approx([amount / 3] * 3)
     # The last step takes the end-of-sequence token with it.
-    assert ends == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
-
-
-def test_without_an_accumulation_every_step_is_paid_for_itself():
+    assert json.loads(info["step_ends"]) == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
+    # Without an accumulation every step is paid for itself.
     amount, info = reward(GOOD, manager(configuration("chain@pspo=plain")))
     assert json.loads(info["step_rewards"]) == pytest.approx([0.9, 0.9, 0.1]) and amount == pytest.approx(1.9)
     assert info["chain_score"] is None
@@ -110,11 +106,10 @@ def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
     """The paper uses none."""
     plain, info = reward(GOOD, manager(compute_score=answers), **GOLD)
     assert info["acc"] == 1.0 and info["outcome_reward"] == 0.0 and plain == info["chain_reward"]
-    with_bonus, info = reward(GOOD, manager(configuration(outcome_coefficient=0.5), compute_score=answers), **GOLD)
+    paying = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
+    with_bonus, info = reward(GOOD, paying, **GOLD)
     assert with_bonus == pytest.approx(plain + 0.5) and info["outcome_reward"] == 0.5
-    wrong, info = reward(
-        GOOD, manager(configuration(outcome_coefficient=0.5), compute_score=answers), reward_model={"ground_truth": "8"}
-    )
+    wrong, info = reward(GOOD, paying, reward_model={"ground_truth": "8"})
     assert wrong == plain and info["acc"] == 0.0 and info["reward_failure"] == 0.0
 
 
@@ -151,7 +146,7 @@ def test_a_verifier_that_breaks_spoils_the_reward_only_where_the_reward_needs_it
     assert "pspo/acc" not in pspo_metrics([info])
 
 
-@pytest.mark.parametrize(("text", "end"), [("", False), ("", True), ("   \n\n", True), ("[1] [2]", True)])
+@pytest.mark.parametrize(("text", "end"), [("", False), ("", True), ("[1] [2]", True)])
 def test_a_response_without_a_letter_or_digit_has_no_step_and_the_reward_0(text, end):
     scorer = Calculator()
     amount, info = reward(text, manager(scorer=scorer), end=end)
@@ -161,20 +156,12 @@ def test_a_response_without_a_letter_or_digit_has_no_step_and_the_reward_0(text,
     assert (info["chain_score"], info["step_scores"], info["step_ends"]) == (0.0, "[]", "[]")
 
 
-def test_one_step_is_worth_nothing_unless_it_is_to_be_kept():
-    amount, info = reward("2*3=6")
-    assert (amount, info["chain_factor"], info["chain_score"]) == (0.0, 0.0, pytest.approx(0.9))
-    kept = manager(configuration(accumulation__single_step="keep"))
-    assert reward("2*3=6", kept)[0] == pytest.approx(0.9 * weibull(1))
-
-
 @pytest.mark.parametrize(
     ("scorer", "n", "detail"),
     [
         (Same(ScoringFailure("no answer in 60 s")), 3, "step scorer: no answer in 60 s"),
         (Same(StepScores(((0.1, 0.1, 0.8),))), 3, "step scorer: 1 scores for 3 steps"),
         (Constant(math.nan), 3, "scores that are not finite numbers: ['nan'"),
-        (Constant(math.inf), 3, "scores that are not finite numbers: ['inf'"),
         (Constant(0.95), 1000, "for 1000 steps, which float32 cannot hold"),
     ],
 )
@@ -285,8 +272,6 @@ def told(text, *overrides, scorer=None):
 def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     scorer = Calculator()
     amount, info = told(numbered(*STEPS), scorer=scorer)
-    ((chain, tokens),) = scorer.asked
-    assert chain.question == "What is 2*3+1?" and tokens == info["n_tokens"] == len(numbered(*STEPS)) + 1
     assert amount == info["acc"] == info["score"] == 1.0 and info["verdict"] == "correct"
     assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0

@@ -101,20 +101,14 @@ def test_the_response_that_breaks_a_batch_fails_alone():
     assert [len(batch) for batch in scorer.batches] == [3, 1, 1, 1]
 
 
-class Dead(Checker):
-    async def score(self, chains):
-        raise RuntimeError("out of memory")
-
-
 class Short(Checker):
     async def score(self, chains):
         return (await super().score(chains))[:-1]
 
 
-@pytest.mark.parametrize(("scorer", "reason"), [(Dead, "out of memory"), (Short, "0 results for 1 responses")])
-def test_a_scorer_that_always_breaks_or_gives_too_few_results_fails_every_response(scorer, reason):
-    outcomes = asyncio.run(ask(MicroBatcher(scorer(), SOON, 1000), [chain(n) for n in range(5)]))
-    assert all(isinstance(outcome, ScoringFailure) and reason in outcome.reason for outcome in outcomes)
+def test_a_scorer_that_gives_too_few_results_fails_every_response():
+    outcomes = asyncio.run(ask(MicroBatcher(Short(), SOON, 1000), [chain(n) for n in range(5)]))
+    assert {outcome.reason for outcome in outcomes} == {"StepRMError: the scorer gave 0 results for 1 responses"}
 
 
 @pytest.mark.parametrize("sent", [False, True])
@@ -144,13 +138,9 @@ def test_who_stops_waiting_takes_no_one_with_him(sent):
 CHAINS = [Chain(tuple(f"Step {k}: we add {n}." for k in range(1, 2 + n % 4))) for n in range(40)]
 
 
-def settings(path, **changes):
-    return scorer_settings(model_path=str(path), **changes)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return described(save_bert(tmp_path_factory.mktemp("step_rm")))
+    return str(described(save_bert(tmp_path_factory.mktemp("step_rm"))))
 
 
 @pytest.fixture(scope="module")
@@ -169,23 +159,20 @@ def close(outcomes, expected):
 
 
 def test_without_ray_the_model_is_in_this_process(model, expected):
-    scorer = connect(settings(model))
+    scorer = connect(scorer_settings(model_path=model))
     assert isinstance(scorer, NodeStepScorer)
     # Without a GPU of its own it works on the CPU.
     assert scorer._batcher._scorer.model.device.type == "cpu"
     assert close(asyncio.run(ask_all(scorer)), expected)
-
-
-def test_a_server_that_nobody_named_is_an_error(model):
     with pytest.raises(StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"):
-        connect(settings(model, kind="server"))
+        connect(scorer_settings(model_path=model, kind="server"))
 
 
 @pytest.mark.slow
 def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(model, expected, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        first, second = (connect(settings(model)) for _ in range(2))
+        first, second = (connect(scorer_settings(model_path=model)) for _ in range(2))
         assert isinstance(first, SharedStepScorer)
         assert close(asyncio.run(ask_all(first)), expected)
         actor = first._node.handle()
@@ -194,10 +181,8 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
         assert close(asyncio.run(ask_all(second)), expected)
         ray.kill(second._node.handle())
         # A model that does not load is a failure of every response, with the reason.
-        broken = SharedStepScorer(settings(model))
-        (model / "model.safetensors").rename(tmp_path / "model.safetensors")
+        broken = SharedStepScorer(scorer_settings(model_path=str(tmp_path)))
         outcome = asyncio.run(broken.score(CHAINS[0], 20))
         assert isinstance(outcome, ScoringFailure) and outcome.reason.startswith("step scorer of this node: ")
-        (tmp_path / "model.safetensors").rename(model / "model.safetensors")
     finally:
         ray.shutdown()
