@@ -55,21 +55,8 @@ def test_calls_are_counted_in_the_trajectory(tool):
     assert {name: value for name, value in counts.items() if value} == {"finished": 1, "malformed": 4, "failed": 1}
 
 
-def test_many_calls_at_a_time(tool):
-    async def many():
-        calls = [tool.execute("id", {"code": f"print({number})"}) for number in range(20)]
-        return [answer.text for answer, _, _ in await asyncio.gather(*calls)]
-
-    assert asyncio.run(many()) == [str(number) for number in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"rewards": {"ok": 1}}, "rewards.ok of the tool python is not one of malformed, finished"),
-        ({"seconds": 0}, "seconds=0"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(config, message):
-    with pytest.raises(ValueError, match=message):
-        PythonTool(config)
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="rewards.ok of the tool python is not one of malformed, finished"):
+        PythonTool({"rewards": {"ok": 1}})
+    with pytest.raises(ValueError, match="seconds=0"):
+        PythonTool({"seconds": 0})

@@ -39,7 +39,7 @@ def write(folder, content):
     return path
 
 
-def test_mathematics_fits_the_same_file(tmp_path):
+def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     task = load_task(write(tmp_path, {**MATH, "extraction": "gsm8k"}))
     problem = task.problem({"question": "What is $\\frac{{1}}{2}$ of {{problem}}?", "answer": 142.0})
     assert task.grader == "math" and problem.gold == "142.0"
@@ -48,13 +48,10 @@ def test_mathematics_fits_the_same_file(tmp_path):
         {"role": "system", "content": "You calculate."},
         {"role": "user", "content": "What is $\\frac{{1}}{2}$ of {{problem}}?\n\nPut the answer in \\boxed{}."},
     ]
-
-
-def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
-    task = load_task(write(tmp_path, CODE))
+    task = load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}}))
     problem = task.problem({"prompt": "def f():", "test": "assert f()", "entry_point": "f"})
     assert task.grader == "code" and problem.gold == '{"entry_point": "f", "test": "assert f()"}'
-    assert task.grader_options() == {}
+    assert task.grader_options() == {"seconds": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -62,12 +59,7 @@ def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
         ({"premise": "a", "hypothesis": " ", "label": "neutral"}, "hypothesis is empty"),
-        ({"premise": "a", "hypothesis": None, "label": "neutral"}, "hypothesis must be a text, got 'None'"),
         ({"premise": "a", "hypothesis": "b"}, "no column label or answer or gold_label"),
-        (
-            {"premise": "a", "hypothesis": "b", "label": "contradiction"},
-            "'contradiction' is none of entailment, neutral",
-        ),
         ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
         ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
@@ -101,7 +93,6 @@ def _changed(path, value, name):
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
-        ("awpnli", "gold/0/columns", ["a", "b"], "gold.0 has no key"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
         ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
@@ -114,9 +105,7 @@ def _changed(path, value, name):
         ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
         ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, local, or generated"),
         ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
-        ("awpnli", "source", {"generated": "last_digit_chain"}, "source.generated needs source.rows"),
         ("awpnli", "texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
-        ("awpnli", "gold/0/values/entailment", 3, "gold.0.values must say which option, 1 to 2"),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
         ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for mathematics, not code"),
@@ -142,16 +131,12 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
 
 
 def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
-    extended = {"name": "mine", "extends": "aime", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
+    # aime2022 extends a task itself. The keys of the source are taken one by one, all others as a whole.
+    extended = {"name": "mine", "extends": "aime2022", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
     task, base = load_task(write(tmp_path, extended)), load_task("aime")
     assert (task.name, task.title, task.id) == ("mine", "Mine", None)
-    # The keys of the source are taken one by one, all others as a whole.
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
-    # The other may extend one itself.
-    task = load_task(write(tmp_path, {"name": "mine", "extends": "aime2022", "source": {"rows": None}}))
-    assert task.source.hub == base.source.hub and task.source.rows == {}
-    assert task.metrics == load_task("math500").metrics
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
@@ -167,12 +152,9 @@ def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
     [
         ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
-        ({"extends": "aime", "source": {"hub": None}}, "source.hub, source.files and source.revision belong together"),
-        ({"extends": "aime", "prompt": 3}, "the file has no key 'prompt'; did you mean prompts"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "key 'name' is given twice"),
         ("", "the file must be a mapping"),
-        ("- a", "the file must be a mapping"),
         ("1: a", "the key 1 must be a text"),
     ],
 )
@@ -205,12 +187,6 @@ def test_a_field_without_its_cells_says_so():
     for row, message in (({"starter": " "}, "starter or meta.kind; it has starter"), ({"starter": ["a"]}, "a text")):
         with pytest.raises(RowError, match=message):
             composed.read(row)
-
-
-def test_limits_of_programs_reach_the_verifier(tmp_path):
-    assert load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}})).grader_options() == {"seconds": 0.5}
-    live = load_task("livecodebench_v2").grader_options()
-    assert live == {"seconds": 6, "seconds_per_problem": 300}
 
 
 def test_an_unknown_task_suggests_near_names():
