@@ -34,7 +34,7 @@ from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.compute_score import reward_info
-from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
+from prime_ext.reward.node_scorer import NodeScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
@@ -67,9 +67,7 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 class StepScoresRewardManager(PromptRewardManager):
     """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
-    Args:
-        config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer: of verl.
-        scorer: scores responses; None for the scorer of this node.
+    ``scorer`` is None for the scorer of this node; all other arguments are verl's.
 
     Raises:
         SettingsError: a section is missing or wrong.
@@ -77,17 +75,11 @@ class StepScoresRewardManager(PromptRewardManager):
     """
 
     def __init__(
-        self,
-        config: DictConfig,
-        tokenizer: Any,
-        compute_score: Any,
-        reward_router_address: str | None = None,
-        reward_model_tokenizer: Any = None,
-        scorer: NodeStepScorer | SharedStepScorer | None = None,
+        self, config: DictConfig, tokenizer: Any, compute_score: Any, scorer: NodeScorer | None = None, **others: Any
     ):
-        super().__init__(config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer)
+        super().__init__(config, tokenizer, compute_score, **others)
         steps, of_scorer = self.read_sections(config)
-        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, reward_router_address))
+        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, others.get("reward_router_address")))
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         """Return the settings of the steps and of their scorer."""

@@ -168,6 +168,9 @@ class SharedStepScorer:
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
-def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeStepScorer | SharedStepScorer:
+NodeScorer = NodeStepScorer | SharedStepScorer
+
+
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeScorer:
     """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
     return (SharedStepScorer if ray.is_initialized() else NodeStepScorer)(scorer, router_address)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer
+from prime_ext.reward.node_scorer import NodeScorer
 from prime_ext.reward.pspo_info import FAILURE, HISTOGRAM
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
@@ -61,7 +61,7 @@ class ScoredSteps:
 class StepScoring:
     """Cuts responses, in tokens of the policy, into steps with content and lets them be scored."""
 
-    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeStepScorer | SharedStepScorer):
+    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeScorer):
         self._cutter, self._scorer = ResponseCutter(steps, tokenizer), scorer
         self._failures = 0
 

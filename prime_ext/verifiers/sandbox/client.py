@@ -37,21 +37,20 @@ main(settings)
 """
 # One thread per process, and the same order of sets in every run.
 _ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "PYTHONHASHSEED": "0",
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
     "LC_ALL": "C.UTF-8",
 }
 
 
-def python_paths() -> list[str]:
-    """Return the directories that a program needs to read for its imports."""
+def _readable_paths() -> list[str]:
+    """Return what a program needs to read for its imports."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     if "/" in prefixes:
         prefixes = set(sysconfig.get_paths().values())
-    return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+    python = sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+    return [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
 
 
 class ServerProcess(Worker):
@@ -94,12 +93,10 @@ class ServerProcess(Worker):
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
-        outside = Path(self.base, "outside")
-        outside.mkdir()
-        (outside / "file").write_text("x")
-        payload = marshal.dumps({"outside": str(outside / "file")})
-        execution = self.run(("probe", payload, b"", probe.LIMITS))
-        shutil.rmtree(outside)
+        with tempfile.TemporaryDirectory(dir=self.base) as folder:
+            outside = Path(folder, "file")
+            outside.write_text("x")
+            execution = self.run(("probe", marshal.dumps({"outside": str(outside)}), b"", probe.LIMITS))
         missing = ["an ordinary program does not run under the protections"]
         if execution.finished:
             missing = json.loads(execution.result)
@@ -111,7 +108,7 @@ class ServerProcess(Worker):
             "connection": connection,
             "client": client,
             "base": self.base,
-            "readable": [*python_paths(), "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
+            "readable": _readable_paths(),
             "filter": program.hex(),
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
@@ -175,11 +172,9 @@ class ServerProcess(Worker):
 
 def _open_file(content: bytes) -> int:
     descriptor = os.memfd_create("prime_ext")
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    if content:
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
