@@ -17,7 +17,6 @@ from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
-from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
@@ -144,27 +143,20 @@ def _check_grader(task: Task) -> None:
         grader = task.grader
     except UnknownSource as error:
         raise Wrong(f"data_source: {error}") from error
-    fault = "are missing" if grader == "choice" else "must be left out"
-    _must((grader == "choice") == bool(task.n_options), f"options {fault}: {task.data_source} is judged as {grader}")
-    try:
-        verifier = MultipleChoiceVerifier(task.option_names, None if task.option_names else task.n_options or None)
-        for number in range(1, task.n_options + 1):
-            verifier.gold_option(number)
-    except ChoiceError as error:
-        raise Wrong(f"options: {error}") from error
-    _must(not task.extraction or grader == "math", f"extraction must be left out: it is for mathematics, not {grader}")
-    _must(not task.limits or grader == "code", f"limits must be left out: they are for programs, not {grader}")
+    _must(grader != "choice" or bool(task.n_options), f"options are missing: {task.data_source} is judged as choice")
+    for name, only in (("options", "choice"), ("extraction", "math"), ("limits", "code")):
+        _must(grader == only or not getattr(task, name), f"{name} must be left out: it is for {only}, not {grader}")
     for number, gold in enumerate(task.gold):
         key = f"gold.{number}"
         _must(grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column")
         for name in ("extract", "unit", "tolerance", "corrections"):
-            used = bool(getattr(gold, name))
-            _must(grader == "math" or not used, f"{key}.{name} must be left out: it is for mathematics, not {grader}")
+            unused = not getattr(gold, name)
+            _must(grader == "math" or unused, f"{key}.{name} must be left out: it is for math, not {grader}")
         _must(grader != "code" or not gold.values, f"{key}.values must be left out: the gold of code is its tests")
         if task.n_options:
-            numbers = [str(option) for option in range(1, task.n_options + 1)]
+            numbers = {str(option) for option in range(1, task.n_options + 1)}
             wanted = f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
-            _must(bool(gold.values) and set(gold.values.values()) <= set(numbers), wanted)
+            _must(bool(gold.values) and numbers.issuperset(gold.values.values()), wanted)
     most = max(way.n for way in task.decoding.values())
     for metric in task.metrics:
         at_k = _AT_K.fullmatch(metric)
