@@ -72,7 +72,6 @@ class SharedVerifiers:
         self._node = NodeActor("verifiers", NodeVerifiers, tuple(modules), settings, max_concurrency=MAX_CONCURRENCY)
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
-        """Judge one response; if the actor died, once more with a new one."""
         start = time.perf_counter()
         try:
             return await self._node.ask(lambda actor: actor.verify.remote(task, response, gold, dict(options)))
@@ -83,7 +82,6 @@ class SharedVerifiers:
 
 @functools.cache
 def _verifiers(key: str) -> NodeVerifiers | SharedVerifiers:
-    """Return the verifiers of this process; the key is JSON of modules and settings."""
     return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*json.loads(key))
 
 
@@ -128,7 +126,6 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
 
 
 def _plain(settings: Settings | None) -> dict[str, dict[str, Any]]:
-    """Turn OmegaConf's mappings into dictionaries."""
     return {str(task): {str(name): value for name, value in of.items()} for task, of in (settings or {}).items()}
 
 

@@ -59,7 +59,6 @@ class PromptRewardManager(NaiveRewardManager):
 
 
 def _column(extras: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a column of one row, None without such a column."""
     return extras[name][0] if name in extras else None
 
 
@@ -82,12 +81,10 @@ class StepScoresRewardManager(PromptRewardManager):
         self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, others.get("reward_router_address")))
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        """Return the settings of the steps and of their scorer."""
         steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
         return steps, step_scorer_settings.scorer_of(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Return reward and extra info as ``naive_with_prompt`` does, and the scores."""
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
         failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
         return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
@@ -154,7 +151,6 @@ class PSPORewardManager(StepScoresRewardManager):
         return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Return reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         data = data[-1:]
         row = data[0]
         scored, verdict = await asyncio.gather(self._scoring(row), self._judged(data))
@@ -187,7 +183,6 @@ class PSPORewardManager(StepScoresRewardManager):
         return {"reward_score": reward, "reward_extra_info": info}
 
     def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
-        """Return the reward of the scores, and why there is none."""
         if scored.scores is None:
             return PricedChain(), scored.reason
         try:
@@ -223,7 +218,6 @@ def _log_file(folder: str) -> Path:
 def _record(
     extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain, info: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a line of the log."""
     names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
     texts = scored.cut.texts
     nothing = [None] * len(texts)

@@ -23,7 +23,6 @@ class NodeActor:
         self._actor: Any = None
 
     def handle(self) -> Any:
-        """Return the actor of the node, which is started when there is none."""
         if self._actor is None:
             node = ray.get_runtime_context().get_node_id()
             options = {

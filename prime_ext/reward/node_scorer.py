@@ -154,7 +154,6 @@ class SharedStepScorer:
         return await actor.score.remote(chain, tokens)
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Score one response; if the actor died, once more with a new one."""
         try:
             return await self._node.ask(lambda actor: self._ask(actor, chain, tokens))
         except (asyncio.TimeoutError, TimeoutError):

@@ -66,7 +66,6 @@ class StepScoring:
         self._failures = 0
 
     async def __call__(self, row: Any) -> ScoredSteps:
-        """Cut and score a row of the reward loop."""
         ids, loop = response_ids(row), asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
         start = time.perf_counter()
@@ -95,7 +94,6 @@ class StepScoring:
 
 
 def response_ids(row: Any) -> list[int]:
-    """Return the tokens of a row's response without padding."""
     response = row.batch["responses"]
     length = row.non_tensor_batch.get("response_len")
     if length is None:

@@ -112,7 +112,6 @@ def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def held(row: Mapping[str, Any]) -> str:
-    """List the columns of a row for messages."""
     return f"it has {', '.join(map(str, row)) or 'none'}"
 
 

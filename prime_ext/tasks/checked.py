@@ -48,7 +48,6 @@ def _one_line(error: ValidationError, adapter: TypeAdapter[Any]) -> str:
 
 
 def _keys(schema: Any) -> Iterable[str]:
-    """All keys that a JSON schema names."""
     found = set(schema.get("properties", ()))
     return found.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
 

@@ -146,7 +146,6 @@ def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Mis
 
 
 def solve(problem: Problem) -> str:
-    """Write the right response."""
     return demonstrate(problem, draw_misconceptions(0.0, seed=0), random.Random(0))
 
 

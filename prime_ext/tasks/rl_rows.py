@@ -38,7 +38,6 @@ def rl_row(
     ground_truth: str,
     extra_info: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a row that a rule judges."""
     return {
         "data_source": data_source,
         "prompt": [dict(message) for message in messages],

@@ -64,7 +64,6 @@ class Source:
         return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
-        """Return files by split: those of a data folder, or those on the hub."""
         return self.local if local else self.files
 
 
@@ -255,7 +254,6 @@ class Task:
         return source_of(self.data_source).task
 
     def grader_options(self, problem: Problem | None = None) -> dict[str, Any]:
-        """Return the options of the verifier."""
         own = dict(problem.options) if problem else {}
         if self.option_names:
             return {"names": self.option_names, **own}
@@ -287,7 +285,6 @@ class Task:
         return [{"role": role, "content": filled(text, problem.fields)} for role, text in texts.items() if text]
 
     def problem_texts(self, problem: Problem) -> tuple[str, ...]:
-        """Return the problem without prompt and options."""
         return tuple(problem.fields[name] for name in self.texts)
 
     def label(self, gold: str) -> str:

@@ -41,7 +41,6 @@ class _Loader(yaml.SafeLoader):
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

@@ -72,7 +72,6 @@ def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str
 
 
 def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator[tuple[int, Any]]]]:
-    """Return places and their rows with numbers."""
     source = task.source
     if not source.generated:
         return [(str(path), read_source(path)) for path in _files(task, data, split)]
@@ -107,7 +106,6 @@ def _files(task: Task, data: Path | None, split: str) -> list[Path]:
 
 
 def _hint(task: Task, split: str) -> str:
-    """Return how to get the rows."""
     source = task.source
     if source.origin:
         return f"; it is published as {source.origin}"

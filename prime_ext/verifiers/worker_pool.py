@@ -55,11 +55,9 @@ class Worker:
         raise NotImplementedError
 
     def usable(self) -> bool:
-        """Return whether it lives and may have another task."""
         return self.process.poll() is None
 
     def end(self) -> None:
-        """End the process and release its resources."""
         self.process.kill()
         self.process.wait()
 

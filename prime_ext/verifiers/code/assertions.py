@@ -37,7 +37,6 @@ class AssertionProblem:
     preparations: tuple[str, ...] = ()
 
     def isolate(self, index: int) -> str:
-        """Return the code of one test without the others."""
         return "\n".join([*self.preparations[:index], self.tests[index]])
 
 
@@ -119,7 +118,6 @@ def _parse(code: str) -> ast.Module:
 
 
 def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
-    """Return the names that are called, in order, and those that the tests define themselves."""
     called: dict[str, None] = {}
     defined: set[str] = set()
     for tree in trees:

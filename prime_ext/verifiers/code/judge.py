@@ -35,7 +35,6 @@ def words_agree(got: str, expected: str) -> bool:
 
 
 def outputs_agree(got: bytes, expected: str) -> bool:
-    """Return whether standard output agrees with the expected one."""
     if len(got) > _LENGTH_FACTOR * len(expected) + _LENGTH_MARGIN:
         return False
     got_lines = _lines(got.decode("utf-8", "surrogateescape"))

@@ -99,7 +99,6 @@ class CodeVerifier:
         return await asyncio.wrap_future(verifier.submit_program(extract_program(response), test_cases, reward=reward))
 
     def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """Return the verdict on a program without a response around it."""
         return self.submit_program(program, test_cases, reward=reward).result()
 
     def submit_program(
@@ -129,7 +128,6 @@ class CodeVerifier:
         return future
 
     def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Generator[Run, Execution, Verdict]:
-        """Yield the runs that the tests need, and return the verdict."""
         started = time.perf_counter()
         try:
             problem = parse_test_cases(test_cases)
@@ -253,7 +251,6 @@ def _read_report(execution: Execution, nonce: str, number: int) -> Results | Non
 
 
 def _last_line(execution: Execution) -> str:
-    """Return the last line of standard error, usually the exception."""
     return execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}"
 
 

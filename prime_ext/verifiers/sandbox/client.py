@@ -235,7 +235,6 @@ class Sandbox(Pool):
 
     @property
     def protection(self) -> Protection:
-        """Return what confines programs on this machine."""
         found = self._put(None).result()
         if isinstance(found, Execution):
             raise SandboxUnavailable(found.stderr)

@@ -127,12 +127,10 @@ def _run_as_script(action: Callable[[], object]) -> None:
 
 
 def run_program(payload: dict[str, Any]) -> None:
-    """Run the program as a script on its standard input."""
     _run_as_script(lambda: _run(payload["program"], "program.py", _new_module("__main__", {})))
 
 
 def run_call(payload: dict[str, Any]) -> None:
-    """Call one function of the program and report what it returned."""
     _run_as_script(lambda: _report({"value": _call(**payload)}))
 
 

@@ -29,7 +29,6 @@ class Protection:
     missing: list[str]
 
     def describe(self) -> str:
-        """Return one line for logs and for the doctor."""
         if self.missing:
             return f"NOT sufficient: {'; '.join(self.missing)}"
         return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"

@@ -83,7 +83,6 @@ class Child:
             os._exit(1)
 
     def reap(self, options: int = os.WNOHANG) -> bool:
-        """Return whether it has ended."""
         if self.status is None:
             pid, status, usage = os.wait4(self.pid, options)
             if pid != 0:
@@ -92,7 +91,6 @@ class Child:
         return self.status is not None
 
     def misbehaves(self) -> bool:
-        """Return whether it has too many threads or files."""
         try:
             threads = os.stat(f"/proc/{self.pid}/task").st_nlink - 2
         except FileNotFoundError:
@@ -138,7 +136,6 @@ def _wait(descriptor: int, client: int, seconds: float | None = None) -> bool:
 
 
 def _serve(connection: socket.socket, client: int, work: str, protect: confinement.Confinement) -> None:
-    """Do one run after another until the client is gone."""
     while _wait(connection.fileno(), client):
         data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:
@@ -185,7 +182,6 @@ def _place(descriptors: Sequence[int], keep: list[int]) -> None:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the server with the settings that the client put on the command line."""
     connection = socket.socket(fileno=settings["connection"])
     confinement.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for name in PREWARMED:
