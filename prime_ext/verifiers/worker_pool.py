@@ -284,12 +284,7 @@ class WorkerPool(Pool):
     """
 
     def __init__(
-        self,
-        workers: int | None = None,
-        *,
-        time_limit: float = 6.0,
-        memory_limit: int = 2 * 1024**3,
-        warm_up: str = "",
+        self, workers: int | None = None, *, time_limit: float = 6.0, memory_limit: int = 2 * 1024**3, warm_up: str = ""
     ) -> None:
         if time_limit <= 0 or memory_limit <= 0:
             raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}")

@@ -120,11 +120,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     if other is not None:
         function = f"calls of {name}" if name else "no func_name"
         raise MalformedTests(f"a test is {other['testtype']!r}, but metadata has {function}")
-    return {
-        "inputs": [test["input"] for test in tests],
-        "outputs": [test["output"] for test in tests],
-        "fn_name": name,
-    }
+    return {"inputs": [test["input"] for test in tests], "outputs": [test["output"] for test in tests], "fn_name": name}
 
 
 # Responses to one problem come one after the other, and unpacking its tests takes longer than some of them.

@@ -17,13 +17,7 @@ from typing import Any, Literal
 
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
-from prime_ext.verifiers.code.problems import (
-    AssertionProblem,
-    MalformedTests,
-    PairProblem,
-    TestCases,
-    parse_test_cases,
-)
+from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 
@@ -38,10 +32,7 @@ _ENDINGS = {
     Ending.MISBEHAVED: (Outcome.ERROR, "too many threads or files"),
     Ending.FAILED: (Outcome.ERROR, ""),
 }
-_REPORTS = {
-    "out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY],
-    "failed": (Outcome.WRONG, "wrong result"),
-}
+_REPORTS = {"out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY], "failed": (Outcome.WRONG, "wrong result")}
 _USED_UP = (Outcome.TIMEOUT, "the problem's time is used up")
 
 # Results of tests, in order: None for a pass, else the outcome and a text.
