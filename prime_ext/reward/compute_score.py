@@ -82,7 +82,8 @@ class SharedVerifiers:
 
 @functools.cache
 def _verifiers(key: str) -> NodeVerifiers | SharedVerifiers:
-    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*json.loads(key))
+    _, *modules_and_settings = json.loads(key)
+    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*modules_and_settings)
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
@@ -125,13 +126,8 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _plain(settings: Settings | None) -> dict[str, dict[str, Any]]:
-    return {str(task): {str(name): value for name, value in of.items()} for task, of in (settings or {}).items()}
-
-
 @functools.cache
 def _prepare(key: str) -> None:
-    """Do :func:`prepare` once for each configuration, whose JSON is the key."""
     sources, modules, verifiers = json.loads(key)
     for module in modules:
         importlib.import_module(module)
@@ -147,8 +143,10 @@ def prepare(
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
     **_: Any,
-) -> None:
+) -> str:
     """Import the modules and register the sources; arguments are those of :func:`compute_score`.
+
+    Return sources, modules and settings as JSON.
 
     Raises:
         ImportError: a module cannot be imported.
@@ -158,7 +156,11 @@ def prepare(
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
-    _prepare(json.dumps([dict(sources or {}), list(modules), _plain(verifiers)]))
+    # They come as OmegaConf's mappings.
+    settings = {task: dict(values) for task, values in (verifiers or {}).items()}
+    key = json.dumps([dict(sources or {}), list(modules), settings])
+    _prepare(key)
+    return key
 
 
 async def compute_score(
@@ -196,8 +198,7 @@ async def compute_score(
         ValueError: the prompt is needed and missing; or see :func:`prepare`.
         ImportError: see :func:`prepare`.
     """
-    prepare(sources, modules, code_reward, math_strictness, verifiers)
-    client = _verifiers(json.dumps([list(modules), _plain(verifiers)]))
+    client = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))
