@@ -72,10 +72,6 @@ def test_a_grader_that_ran_out_of_time_or_broke_is_marked_and_not_just_wrong():
     assert row["verifier_detail"] == "RuntimeError: no questions"
 
 
-def test_sources_of_the_configuration_win_over_built_in_ones():
-    assert score("numina_cn_k12", "HI", "hi", sources={"numina_*": "shouting"})["acc"] == 1.0
-
-
 def test_multiple_choice_takes_its_options_from_the_row():
     names = {"options": ["entailment", "neutral"]}
     assert score("newsnli", "Thus, the answer is option 2. #### 2", "neutral", names)["acc"] == 1.0
@@ -115,7 +111,9 @@ def test_a_wrong_option_is_named_with_what_would_be_right(source, options, messa
         score(source, r"\boxed{4}", "4", **options)
 
 
-def test_settings_reach_the_verifier():
+def test_sources_and_settings_of_the_configuration_reach_the_verifier():
+    assert score("numina_cn_k12", "HI", "hi", sources={"numina_*": "shouting"})["acc"] == 1.0
+
     class Strict:
         def __init__(self, only="HI"):
             self.only = only
