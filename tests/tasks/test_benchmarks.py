@@ -2,7 +2,6 @@
 """The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and solutions are worth."""
 
 import asyncio
-import json
 import random
 
 import pytest
@@ -198,67 +197,6 @@ def test_the_hub_spells_some_columns_otherwise():
     local = {"problem": "p", "type": "Algebra", "level": "Level 5", "expected_answer": "3", "id": "test/1.json"}
     hub = {"problem": "p", "subject": "Algebra", "level": 5, "answer": "3", "unique_id": "test/1.json"}
     assert load_task("math500").problem(local) == load_task("math500").problem(hub)
-
-
-MINE = """\
-name: mine
-title: Mine
-description: Sums.
-licence: MIT
-data_source: math500
-ability: math
-source: {local: {test: rows.jsonl}, rows: {test: 2}, where: {year: '^2024'}, origin: example.org/sums}
-fields: {problem: question}
-texts: [problem]
-id: name
-gold: [{column: answer}]
-prompts: {default: {user: "{{problem}}"}}
-metrics: [accuracy]
-decoding: {greedy: {max_new_tokens: 16}}
-"""
-ROWS = [
-    {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
-    {"question": "1+2", "answer": 3, "name": "b", "year": 2023},
-    {"question": "1+3", "answer": 4, "name": "c", "year": "2024 I"},
-]
-
-
-@pytest.fixture
-def mine(tmp_path):
-    (tmp_path / "mine.yaml").write_text(MINE)
-    return load_task(tmp_path / "mine.yaml")
-
-
-def read(task, folder, rows):
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(task, folder)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
-        ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
-        ([{"question": "1+1"}], "row 1: no column year"),
-        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
-    ],
-)
-def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(mine, tmp_path, rows, message):
-    assert [(name, problem.gold) for name, problem in read(mine, tmp_path, ROWS).items()] == [("a", "2"), ("c", "4")]
-    with pytest.raises(NoData) as caught:
-        read(mine, tmp_path, rows)
-    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
-
-
-def test_missing_data_say_where_they_are(mine, tmp_path):
-    with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/sums"):
-        load_problems(mine, tmp_path)
-    with pytest.raises(NoData, match="mine has no hub: give --data"):
-        load_problems(mine)
-    with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
-        load_problems(mine, tmp_path, "train")
-    with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
-        load_problems(load_task("gsm8k"), tmp_path)
 
 
 def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):

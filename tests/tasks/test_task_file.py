@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task files: the six numeric sets, what a file may say, and one line for every mistake."""
+"""Task files and their rows: what a file may say, and one line for every mistake."""
+
+import json
 
 import pytest
 import yaml
 
 from prime_ext.tasks.cells import Composed, RowError
 from prime_ext.tasks.task_file import FOLDER, TaskError, load_task
+from prime_ext.tasks.task_rows import NoData, load_problems
 
 MATH = {
     "name": "mine",
@@ -187,6 +190,49 @@ def test_a_field_without_its_cells_says_so():
     for row, message in (({"starter": " "}, "starter or meta.kind; it has starter"), ({"starter": ["a"]}, "a text")):
         with pytest.raises(RowError, match=message):
             composed.read(row)
+
+
+SOURCE = {"local": {"test": "rows.jsonl"}, "rows": {"test": 2}, "where": {"year": "^2024"}, "origin": "example.org/a"}
+MINE = {**MATH, "source": SOURCE, "id": "name"}
+ROWS = [
+    {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
+    {"question": "1+2", "answer": 3, "name": "b", "year": 2023},
+    {"question": "1+3", "answer": 4, "name": "c", "year": "2024 I"},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
+        ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
+        ([{"question": "1+1"}], "row 1: no column year"),
+        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
+        (ROWS, None),
+    ],
+)
+def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(tmp_path, rows, message):
+    mine = load_task(write(tmp_path, MINE))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if message is None:
+        problems = load_problems(mine, tmp_path)
+        assert [(name, problem.gold) for name, problem in problems.items()] == [("a", "2"), ("c", "4")]
+        return
+    with pytest.raises(NoData) as caught:
+        load_problems(mine, tmp_path)
+    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
+
+
+def test_missing_data_say_where_they_are(tmp_path):
+    mine = load_task(write(tmp_path, MINE))
+    with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/a"):
+        load_problems(mine, tmp_path)
+    with pytest.raises(NoData, match="mine has no hub: give --data"):
+        load_problems(mine)
+    with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
+        load_problems(mine, tmp_path, "train")
+    with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
+        load_problems(load_task("gsm8k"), tmp_path)
 
 
 def test_an_unknown_task_suggests_near_names():

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import STYLES, extract
-from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 from prime_ext.verifiers.math.verifier import decide
@@ -31,17 +30,9 @@ def frac(value):
 
 
 @given(TEXT, TEXT)
-def test_rules_never_raise(gold, answer):
-    assert decide(gold, answer)[0] in ("correct", "wrong", "error", "open")
-    for text in (gold, answer):
-        for style in STYLES:
-            extract(text, style)
-        refusal(normalize(text))
-        read_number(normalize(text))
-
-
-@given(TEXT, TEXT)
 def test_the_verifier_never_raises(verifier, gold, answer):
+    for style in STYLES:
+        extract(answer, style)
     verdict = verifier.verify_answer(answer, gold)
     assert verdict.outcome in Outcome and (verdict.score is None) == verdict.grader_failure
     verifier.verify(answer + rf"\boxed{{{answer}}}", gold)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,12 @@ def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
 
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
     golds = ("5", r"\frac{\sqrt{3}}{2}", r"\sqrt{2}+x", r"(-\infty,3]", r"\text{east}", "1,2")
-    verifier.verify_answer("x", "y")
     for gold in golds:
         for answer in hostile_answers(str(payload_marker)):
+            started = time.process_time()
             for verdict in (verifier.verify_answer(answer, gold), verifier.verify(rf"\boxed{{{answer}}}", gold)):
                 assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (answer[:80], gold, verdict)
+            assert time.process_time() - started < 30, answer[:80]
     for gold in hostile_answers(str(payload_marker)):
         assert not verifier.verify_answer("x+5", gold).correct
 
