@@ -92,19 +92,12 @@ class StepScoresRewardManager(PromptRewardManager):
 
 @dataclass(frozen=True)
 class PricedChain:
-    """The reward of a response; None where its scores are missing.
-
-    Attributes:
-        reward: of the whole response.
-        factor: h(n), the rule for single steps included.
-        score: the accumulated score F; None where every step is paid for itself.
-        paid: reward at the end of each step, which sums to ``reward``; empty if nothing is paid at steps.
-    """
+    """The reward of a response; None where its scores are missing."""
 
     reward: float | None = None
-    factor: float | None = None
-    score: float | None = None
-    paid: tuple[float, ...] = ()
+    factor: float | None = None  # h(n), the rule for single steps included
+    score: float | None = None  # the accumulated score F; None where every step is paid for itself
+    paid: tuple[float, ...] = ()  # at the end of each step, with the reward as sum; empty if nothing is paid there
 
 
 class ChainPricing:

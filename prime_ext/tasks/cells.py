@@ -31,16 +31,11 @@ def _with_one_group(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Pick:
-    """A text from a cell.
-
-    Attributes:
-        columns: the first that a row has counts; ``meta.level`` is ``level`` of an object in the column ``meta``.
-        pattern: regular expression with one group, the text; empty for the complete cell.
-    """
+    """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an object in ``meta``."""
 
     __pydantic_config__ = NO_OTHER_KEYS
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""
+    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""  # empty for the complete cell
 
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``RowError``: the column is missing, not a text, or does not match."""

@@ -151,21 +151,13 @@ def solve(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class StepCheck:
-    """One visible step and its correctness.
+    """One visible step and its correctness."""
 
-    Attributes:
-        text: the step without ``;``.
-        start: offset of its first character in the response.
-        result: offset of its result digit, None if the step is not of the form ``a op b = c``.
-        follows_prompt: it starts from the value stated before (right or wrong) and applies the next operation.
-        arithmetic_right: ``a op b = c`` is true modulo 10.
-    """
-
-    text: str
-    start: int
-    result: int | None
-    follows_prompt: bool
-    arithmetic_right: bool
+    text: str  # without ;
+    start: int  # offset of the first character in the response
+    result: int | None  # offset of the result digit, None if the step is not of the form a op b = c
+    follows_prompt: bool  # starts from the value stated before, right or wrong, and applies the next operation
+    arithmetic_right: bool  # a op b = c is true modulo 10
 
     @property
     def locally_right(self) -> bool:

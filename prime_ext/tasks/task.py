@@ -21,7 +21,6 @@ from prime_ext.verifiers.sources import source_of
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
 Split = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
-# Of programs; see :class:`Task`.
 Limit = Annotated[str, Field(pattern=r"^seconds(_per_problem)?$")]
 DEFAULT_PROMPT = "default"
 # Metrics of single responses; tasks of other kinds have the first only.
@@ -36,28 +35,17 @@ Options = Annotated[
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of the rows.
-
-    Attributes:
-        hub: id of the data set on the Hugging Face hub.
-        revision: commit on the hub; empty for the newest.
-        files: files on the hub by split.
-        local: files below a data folder by split.
-        rows: published number of the task's rows by split.
-        where: regular expression by column; only rows in which each matches belong to the task.
-        origin: address where the local files are published.
-        generated: name of ``GENERATED`` in ``last_digit_chain``, which makes ``rows`` rows, in place of files.
-    """
+    """Origin of the rows."""
 
     __pydantic_config__ = NO_OTHER_KEYS
-    hub: Text = ""
-    revision: Text = ""
-    files: Mapping[Split, Texts] = field(default_factory=dict)
-    local: Mapping[Split, Paths] = field(default_factory=dict)
-    rows: Mapping[Split, Count] = field(default_factory=dict)
-    where: Mapping[str, Pattern] = field(default_factory=dict)
-    origin: Text = ""
-    generated: Text = ""
+    hub: Text = ""  # id of the data set on the Hugging Face hub
+    revision: Text = ""  # commit on the hub; empty for the newest
+    files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
+    local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
+    rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
+    where: Mapping[str, Pattern] = field(default_factory=dict)  # only rows in which each column matches belong to it
+    origin: Text = ""  # address where the local files are published
+    generated: Text = ""  # name of GENERATED in last_digit_chain, which makes rows, in place of files
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row of the files belongs to the task. ``RowError``: it lacks a column of ``where``."""
@@ -80,24 +68,16 @@ AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 
 @dataclass(frozen=True)
 class Gold:
-    """Gold answers of a source.
-
-    Attributes:
-        columns: the column with the gold answer; several columns of programs make a JSON object of tests.
-        values: answer by value of the column, in any case; empty if the column holds the answer.
-        extract: style of :mod:`prime_ext.verifiers.math.extraction` for a column with a complete solution.
-        unit: column with the unit of the answer. A response may leave it out, but not state another.
-        tolerance: column with the largest distance of a number from the answer.
-        corrections: gold answer by text of the source, for texts that no response would equal.
-    """
+    """Gold answers of a source."""
 
     __pydantic_config__ = NO_OTHER_KEYS
+    # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
-    values: Mapping[AnyCase, Answer] = field(default_factory=dict)
-    extract: Style = ""
-    unit: Text = ""
-    tolerance: Text = ""
-    corrections: Mapping[str, Text] = field(default_factory=dict)
+    values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
+    extract: Style = ""  # for a column with a complete solution
+    unit: Text = ""  # column with the unit, which a response may leave out
+    tolerance: Text = ""  # column with the largest distance of a number from the answer
+    corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
         """Return the gold answer of a row that has the columns, and options of the verifier.
@@ -176,66 +156,40 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Problem:
-    """A row of a task.
+    """A row of a task."""
 
-    Attributes:
-        fields: texts for prompts.
-        gold: ``reward_model.ground_truth`` of verl's schema.
-        id: name in the source; empty if it has none.
-        groups: subject, level and so on, by which results are broken down.
-        options: options of the verifier for this problem alone.
-    """
-
-    fields: Mapping[str, str]
-    gold: str
-    id: str = ""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str]  # texts for prompts
+    gold: str  # reward_model.ground_truth of verl's schema
+    id: str = ""  # name in the source; empty if it has none
+    groups: Mapping[str, str] = field(default_factory=dict)  # subject, level and so on, which break results down
+    options: Mapping[str, str] = field(default_factory=dict)  # of the verifier, for this problem alone
 
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark.
-
-    Attributes:
-        name: of the task and of its file; ``title`` is the name in the literature.
-        data_source: selects the verifier (:mod:`prime_ext.verifiers.sources`), and is the source in metrics.
-        ability: the column of verl's schema.
-        fields: columns by field, of which the first that a row has counts; or a text composed of cells.
-        texts: fields that are the problem itself, by which duplicates are found.
-        gold: alternatives, of which the first whose columns a row has counts.
-        options: names of the options, in order, or their number; empty if it is not multiple choice.
-        extraction: style in which responses state answers; empty for the verifier's default.
-        limits: ``seconds`` of a test and ``seconds_per_problem`` of programs; empty for the verifier's defaults.
-        prompts: by name; ``default`` is the one of RL.
-        decoding: by name.
-        id: columns with the name of a row, of which the first that it has counts; None for its number.
-        groups: columns with subject, level and so on, by name.
-        notes: caveats for comparing numbers.
-        overlaps: another task with some of these problems. Such a task is in no group of tasks, so that no problem
-            counts twice.
-    """
+    """A benchmark."""
 
     __pydantic_config__ = NO_OTHER_KEYS
-    name: Text
-    title: Text
+    name: Text  # of its file too
+    title: Text  # name in the literature
     description: Text
     licence: Text
-    data_source: Text
-    ability: Text
+    data_source: Text  # selects the verifier, and is the source in metrics
+    ability: Text  # column of verl's schema
     source: Source
     fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
-    texts: Texts
-    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]
+    texts: Texts  # fields that are the problem itself, by which duplicates are found
+    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]  # the first whose columns a row has counts
     prompts: Mapping[str, Prompt]
     metrics: Texts
     decoding: Annotated[Mapping[str, Decoding], Field(min_length=1)]
     options: Options = ()
-    extraction: Style = ""
-    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)
-    id: Columns | None = None
+    extraction: Style = ""  # in which responses state answers; empty for the verifier's default
+    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)  # of programs
+    id: Columns | None = None  # None: the number of the row
     groups: Mapping[str, Columns] = field(default_factory=dict)
-    notes: Text = ""
+    notes: Text = ""  # caveats for comparing numbers
+    # Another task with some of these problems: this one is in no group of tasks, so that no problem counts twice.
     overlaps: Text = ""
 
     @property

@@ -20,21 +20,13 @@ class MalformedTests(ValueError):
 
 @dataclass(frozen=True)
 class AssertionProblem:
-    """Tests as code.
+    """Tests as code."""
 
-    Attributes:
-        setup: code before the tests: imports, helpers, ``def check``.
-        tests: one piece of code per test.
-        entry_points: names that the solution has to define.
-        context: trusted code that the solution may build on: the prompt with its helpers.
-        preparations: parts without assertions of tests that are steps of one script, for later steps; else empty.
-    """
-
-    setup: str
+    setup: str  # before the tests: imports, helpers, def check
     tests: tuple[str, ...]
-    entry_points: tuple[str, ...]
-    context: str = ""
-    preparations: tuple[str, ...] = ()
+    entry_points: tuple[str, ...]  # names that the solution has to define
+    context: str = ""  # trusted code that the solution may build on: the prompt with its helpers
+    preparations: tuple[str, ...] = ()  # of each test that is a step of one script, the part that later steps need
 
     def isolate(self, index: int) -> str:
         return "\n".join([*self.preparations[:index], self.tests[index]])

@@ -24,12 +24,9 @@ _MOST_OPERATIONS = 8
 
 @dataclass(frozen=True)
 class PairProblem:
-    """Inputs and outputs.
+    """Texts of standard input and output; or, for a function, arguments and accepted results of a call as JSON data.
 
-    Attributes:
-        tests: texts of standard input and output. With a function, arguments and accepted results of a call as JSON
-            data; two results where a list of one element may be the result or hold it.
-        function: name of the function to call.
+    Two results are accepted where a list of one element may be the result or hold it.
     """
 
     tests: tuple[tuple[Any, Any], ...]

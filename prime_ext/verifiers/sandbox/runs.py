@@ -50,23 +50,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Execution:
-    """Results of a run.
-
-    Attributes:
-        ending: how it ended.
-        stdout: standard output, at most ``Limits.output_bytes``.
-        stderr: the last 4 KB of standard error, or the failure of the sandbox.
-        exit_code: exit code, or minus the signal that ended it; None if the sandbox failed.
-        seconds: wall time of the run alone.
-        result: report of the harness on calls and tests; the program can write there, too.
-    """
+    """Results of a run."""
 
     ending: Ending
     stdout: bytes = b""
-    stderr: str = ""
-    exit_code: int | None = None
-    seconds: float = 0.0
-    result: bytes = b""
+    stderr: str = ""  # the last 4 KB, or the failure of the sandbox
+    exit_code: int | None = None  # minus the signal that ended it; None if the sandbox failed
+    seconds: float = 0.0  # wall time of the run alone
+    result: bytes = b""  # report of the harness on calls and tests; the program can write there, too
 
     @property
     def finished(self) -> bool:
