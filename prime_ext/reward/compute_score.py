@@ -144,9 +144,7 @@ def prepare(
     verifiers: Settings | None = None,
     **_: Any,
 ) -> str:
-    """Import the modules and register the sources; arguments are those of :func:`compute_score`.
-
-    Return sources, modules and settings as JSON.
+    """Import the modules and register the sources of :func:`compute_score`; return them and the settings as JSON.
 
     Raises:
         ImportError: a module cannot be imported.
@@ -195,8 +193,7 @@ async def compute_score(
 
     Raises:
         UnknownSource: no verifier is known for the data source.
-        ValueError: the prompt is needed and missing; or see :func:`prepare`.
-        ImportError: see :func:`prepare`.
+        ValueError, ImportError: the prompt is needed and missing; or see :func:`prepare`.
     """
     client = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
     source = source_of(data_source)

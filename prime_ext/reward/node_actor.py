@@ -36,12 +36,7 @@ class NodeActor:
         return self._actor
 
     async def ask(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        """Return ``call(actor)``; if the actor died, that of a new one.
-
-        Raises:
-            RayActorError: the new one died too.
-            Exception: ``call`` raised it; raised inside the actor, it is a ``RayTaskError``.
-        """
+        """Return ``call(actor)``; if the actor died, that of a new one. ``RayActorError``: the new one died too."""
         for last in (False, True):
             actor = self.handle()
             try:

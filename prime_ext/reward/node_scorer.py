@@ -39,12 +39,8 @@ class _Request:
 class MicroBatcher:
     """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
 
-    Args:
-        scorer: scores lists of responses.
-        window_seconds: time that the first response of a batch waits for more.
-        max_tokens: most tokens of a batch; a longer response is a batch of its own.
-        one_at_a_time: whether a batch waits for the one before it and grows meanwhile: right for a model in this
-            process, whereas a server scores several at a time.
+    The first response of a batch waits ``window_seconds`` for more; one longer than ``max_tokens`` is a batch of its
+    own. With ``one_at_a_time``, for a model in this process, a batch waits for the one before it and grows meanwhile.
     """
 
     def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int, one_at_a_time: bool = False):

@@ -36,11 +36,7 @@ class PythonTool(CountedTool):
     """``python(code)``. The answer is the output of the program, and its error.
 
     ``config`` may have ``rewards``, ``seconds``, ``memory_bytes`` and ``output_bytes`` (limits of a run), and
-    ``workers``: runs at a time in a process of verl's agent loop (2).
-
-    Raises:
-        ValueError: a wrong outcome or limit.
-        SandboxUnavailable: this machine cannot confine programs.
+    ``workers``: runs at a time in a process of verl's agent loop (2). ``ValueError``: a wrong outcome or limit.
     """
 
     schema, known_outcomes = SCHEMA, OUTCOMES

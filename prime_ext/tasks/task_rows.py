@@ -27,12 +27,7 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
     """Load the problems of a split by their ids, in the order of the files.
 
     Rows without an id have their number; with several files, after the name of the file, which is also their column
-    ``file``.
-
-    Args:
-        task: the task.
-        data: folder of the files of ``source.local``; None for those of the hub.
-        split: None: that of :func:`default_split`.
+    ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub.
 
     Raises:
         NoData: a split, a file or rows are missing, a row does not fit the task, or an id repeats.

@@ -53,11 +53,7 @@ _tasks: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
-    """Let ``task`` judge rows whose ``data_source`` matches ``pattern``; the last registration wins.
-
-    Raises:
-        UnknownSource: the task is not known.
-    """
+    """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins. ``UnknownSource``: no task."""
     if task not in _tasks:
         raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(_tasks))}")
     _registered.insert(0, Source(pattern, task, options))

@@ -25,25 +25,14 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one response.
-
-    Attributes:
-        score: reward in [0, 1]: 1.0 exactly if the outcome is ``correct``, None exactly if the grader failed.
-        extracted: the answer or program in the response, None if there is none.
-        seconds: wall time of the verification.
-        detail: one line for people and logs: the rule or test that decided, or the failure.
-        grader_failure: the grader could not decide; the outcome is ``timeout``, ``error`` or ``out_of_memory``.
-
-    Raises:
-        ValueError: score, outcome and grader_failure contradict each other.
-    """
+    """The verdict on one response. ``ValueError``: score, outcome and grader_failure contradict each other."""
 
     outcome: Outcome
-    score: float | None
-    extracted: str | None = None
-    seconds: float = 0.0
-    detail: str = ""
-    grader_failure: bool = False
+    score: float | None  # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
+    extracted: str | None = None  # the answer or program in the response, None if there is none
+    seconds: float = 0.0  # wall time of the verification
+    detail: str = ""  # one line for people and logs: the rule or test that decided, or the failure
+    grader_failure: bool = False  # the grader could not decide: timeout, error or out_of_memory
 
     def __post_init__(self) -> None:
         if self.grader_failure != (self.score is None):

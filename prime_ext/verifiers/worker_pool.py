@@ -150,10 +150,7 @@ class _Crew:
 class Pool:
     """Workers and their tasks, a context manager. After a fork of this process it starts workers of its own.
 
-    Args:
-        workers: most processes; None: one per processor that this process may use.
-        start: starts one. It must not refer to the pool.
-        failed: turns the reason of a failure into the value of the task.
+    ``start`` starts a worker and must not refer to the pool; ``failed`` turns the reason of a failure into a value.
     """
 
     def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
@@ -292,11 +289,7 @@ class WorkerPool(Pool):
         super().__init__(workers, functools.partial(_Interpreter, memory_limit, warm_up), _error)
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
-        """Start ``function(*args)``, which must pickle; the future's result is the value or a :class:`Failure`.
-
-        Raises:
-            RuntimeError: the pool is closed.
-        """
+        """Start ``function(*args)``, which must pickle; the future's result is the value or a :class:`Failure`."""
         try:
             content = pickle.dumps((function, args))
         except Exception as error:

@@ -215,11 +215,7 @@ class Sandbox(Pool):
     Args:
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
-        unsafe_no_sandbox: run programs even where the machine cannot confine them.
-
-    Raises:
-        SandboxUnavailable: the machine lacks what is needed; the message says what.
-        ValueError: ``workers`` is below 1.
+        unsafe_no_sandbox: run programs even where the machine cannot confine them, in place of ``SandboxUnavailable``.
     """
 
     def __init__(
@@ -245,15 +241,8 @@ class Sandbox(Pool):
     ) -> "Future[Execution]":
         """Queue a run and return its future, which never raises for what a program does.
 
-        Args:
-            role: ``program``, ``call`` or ``tests`` of :mod:`prime_ext.verifiers.sandbox.harness`.
-            payload: the arguments of the role.
-            stdin: standard input.
-            limits: limits of this run; None: those of the sandbox.
-
-        Raises:
-            ValueError: the payload is nested too deeply.
-            RuntimeError: the sandbox is closed.
+        ``payload`` has the arguments of a role (``program``, ``call`` or ``tests``) of the harness. ``ValueError``: it
+        is nested too deeply. ``RuntimeError``: the sandbox is closed.
         """
         return self._put((role, marshal.dumps(payload), stdin, limits or self.limits))
 

@@ -98,9 +98,7 @@ def _lower(kind: int, value: int) -> None:
 class Confinement:
     """The confinement of all children of one server, which is weakened here already. ``OSError``: the kernel refused.
 
-    Args:
-        program: the system call filter, empty if there is none.
-        readable: directories and files that programs may read.
+    ``program`` is the system call filter, or empty; ``readable`` are directories and files that programs may read.
     """
 
     def __init__(self, program: bytes, readable: Sequence[str]) -> None:

@@ -18,15 +18,10 @@ _EFBIG = 27
 
 @dataclass(frozen=True)
 class Protection:
-    """What confines a program on this machine.
+    """What confines a program on this machine."""
 
-    Attributes:
-        landlock_abi: the kernel's Landlock ABI, 0 for none.
-        missing: what is needed and not there, one line each, with the remedy. Empty if model-written programs may run.
-    """
-
-    landlock_abi: int
-    missing: list[str]
+    landlock_abi: int  # of the kernel, 0 for none
+    missing: list[str]  # lines with the remedy; empty if model-written programs may run
 
     def describe(self) -> str:
         if self.missing:

@@ -23,17 +23,11 @@ class Ending(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one run, enforced by the server and the kernel.
+    """Limits of one run, enforced by the server and the kernel. ``ValueError``: out of range."""
 
-    Attributes:
-        seconds: wall time of the run without waiting for a worker. Processor time of all threads: two seconds more.
-        memory_bytes: address space, including 50 to 150 MB of the interpreter.
-        output_bytes: size of standard output, of standard error and of every file that the program writes.
-    """
-
-    seconds: float = 10.0
-    memory_bytes: int = 1 << 30
-    output_bytes: int = 4 << 20
+    seconds: float = 10.0  # wall time without waiting for a worker; processor time of all threads: two seconds more
+    memory_bytes: int = 1 << 30  # address space, including 50 to 150 MB of the interpreter
+    output_bytes: int = 4 << 20  # of standard output, of standard error and of every file that the program writes
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):

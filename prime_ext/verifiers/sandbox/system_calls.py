@@ -44,12 +44,8 @@ ALWAYS = (
 
 
 def build() -> bytes:
-    """Return the filter as BPF. In the client, so that no run carries libseccomp.
-
-    Raises:
-        ImportError, RuntimeError: pyseccomp or its shared library libseccomp is not there.
-        OSError: libseccomp refused a rule.
-    """
+    """Return the filter as BPF. ``ImportError``, ``RuntimeError``: pyseccomp or libseccomp is missing."""
+    # In the client, so that no run carries libseccomp.
     import pyseccomp
     from pyseccomp import EQ, MASKED_EQ, Arg
 
