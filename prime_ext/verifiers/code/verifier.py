@@ -89,9 +89,6 @@ class CodeVerifier:
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
         return await asyncio.wrap_future(verifier.submit_program(extract_program(response), test_cases, reward=reward))
 
-    def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        return self.submit_program(program, test_cases, reward=reward).result()
-
     def submit_program(
         self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
     ) -> "Future[Verdict]":

@@ -138,10 +138,8 @@ class ServerProcess(Worker):
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
 
-    def run(self, task: Any) -> Any:
-        """Do a run (role, payload, standard input, limits); without one, return the protections."""
-        if task is None:
-            return self.protection
+    def run(self, task: tuple[str, bytes, bytes, Limits]) -> Execution:
+        """Do a run: role, payload, standard input and limits."""
         role, payload, stdin, limits = task
         files: list[int] = []
         try:
@@ -223,18 +221,11 @@ class Sandbox(Pool):
     ) -> None:
         self.limits = limits or Limits()
         super().__init__(workers, functools.partial(ServerProcess, unsafe_no_sandbox), failure)
-        try:
-            self.protection  # noqa: B018  starts the first server
-        except SandboxUnavailable:
+        # Starts the first server.
+        execution = self.run("")
+        if execution.sandbox_failure:
             self.close()
-            raise
-
-    @property
-    def protection(self) -> Protection:
-        found = self._put(None).result()
-        if isinstance(found, Execution):
-            raise SandboxUnavailable(found.stderr)
-        return found
+            raise SandboxUnavailable(execution.stderr)
 
     def start(
         self, role: str, payload: dict[str, Any], stdin: bytes = b"", limits: Limits | None = None
@@ -258,5 +249,6 @@ class Sandbox(Pool):
 
 def find_protection() -> Protection:
     """Start a server and return its protections. ``SandboxUnavailable``: it does not start at all."""
-    with Sandbox(workers=1, unsafe_no_sandbox=True) as sandbox:
-        return sandbox.protection
+    server = ServerProcess(unsafe_no_sandbox=True)
+    server.end()
+    return server.protection

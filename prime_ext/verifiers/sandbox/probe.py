@@ -73,28 +73,25 @@ def _run_ordinary_program() -> None:
 def run_probe(payload: dict[str, Any]) -> None:
     """Report what is missing here as a JSON list. ``payload["outside"]`` is a file that must be out of reach."""
     outside = payload["outside"]
-    files: tuple[Callable[[], Any], ...] = (
-        lambda: _read(outside),
-        lambda: _write(outside),
-        lambda: _write(outside + "-new"),
-    )
-    calls: tuple[Callable[[], Any], ...] = (
-        # First, for without a filter exec would succeed.
-        _fork,
-        socket.socket,
-        lambda: os.kill(os.getppid(), 0),
-        lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
-    )
-    limits: tuple[Callable[[], Any], ...] = (
-        lambda: bytearray(LIMITS.memory_bytes + 1),
-        lambda: _write("large", LIMITS.output_bytes + 1),
-    )
-    _run_ordinary_program()
-    needed = {
-        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": calls,
-        "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": files,
-        "no resource limits": limits,
+    needed: dict[str, list[Callable[[], Any]]] = {
+        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": [
+            _fork,
+            socket.socket,
+            lambda: os.kill(os.getppid(), 0),
+            # Last, for without a filter it would succeed.
+            lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
+        ],
+        "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": [
+            lambda: _read(outside),
+            lambda: _write(outside),
+            lambda: _write(outside + "-new"),
+        ],
+        "no resource limits": [
+            lambda: bytearray(LIMITS.memory_bytes + 1),
+            lambda: _write("large", LIMITS.output_bytes + 1),
+        ],
     }
+    _run_ordinary_program()
     missing = [line for line, attempts in needed.items() if not all(map(_is_refused, attempts))]
     os.write(RESULT, json.dumps(missing).encode())
     os._exit(0)

@@ -47,7 +47,7 @@ class TestStandardInput:
 
     def test_a_test_that_hangs_does_not_spoil_the_next(self, hasty):
         program = "a, b = map(int, input().split())\nwhile a == 5: pass\nprint(a + b)"
-        verdict = hasty.verify_program(program, SUM, reward="fraction")
+        verdict = hasty.verify(_fenced(program), SUM, reward="fraction")
         assert (verdict.score, verdict.outcome) == (0.75, Outcome.TIMEOUT)
 
     @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ class TestStandardInput:
         ],
     )
     def test_a_program_s_faults_are_its_own(self, verifier, hasty, program, outcome, detail):
-        verdict = (hasty if outcome is Outcome.TIMEOUT else verifier).verify_program(program, SUM)
+        verdict = (hasty if outcome is Outcome.TIMEOUT else verifier).verify(_fenced(program), SUM)
         assert (verdict.outcome, verdict.score, verdict.grader_failure) == (outcome, 0.0, False)
         assert detail in verdict.detail and len(verdict.detail) <= 300
 
     def test_the_problem_has_a_time_of_its_own(self, verifier):
         short = CodeVerifier(verifier.sandbox, limits=Limits(seconds=60.0), seconds_per_problem=0.5)
-        verdict = short.verify_program("while True: pass", SUM, reward="fraction")
+        verdict = short.verify(_fenced("while True: pass"), SUM, reward="fraction")
         assert verdict.score == 0.0 and verdict.seconds < 60
 
 
@@ -87,13 +87,13 @@ class TestStandardInput:
 )
 def test_calls_of_functions_and_methods(verifier, program, outcome):
     cases = {"fn_name": "f", "inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["6", "0"]}
-    assert verifier.verify_program(program, cases).outcome is outcome
+    assert verifier.verify(_fenced(program), cases).outcome is outcome
 
 
 def test_tuples_count_as_lists_in_every_form_of_calls(verifier):
     for inputs, outputs in (([[1]], [[[1, 2]]]), (["1"], ["[1, 2]"])):
         cases = {"fn_name": "f", "inputs": inputs, "outputs": outputs}
-        assert verifier.verify_program("def f(x): return (x, 2)", cases).correct
+        assert verifier.verify(_fenced("def f(x): return (x, 2)"), cases).correct
 
 
 OBJECTS = """
@@ -153,18 +153,18 @@ class TestAssertions:
         ],
     )
     def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
-        assert verifier.verify_program(program, cases).correct is right
+        assert verifier.verify(_fenced(program), cases).correct is right
 
     def test_each_test_counts_for_the_fraction(self, verifier, hasty):
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
         hangs = "def f(n):\n    while n == 2: pass\n    return n"
-        verdict = hasty.verify_program(hangs, cases, reward="fraction")
+        verdict = hasty.verify(_fenced(hangs), cases, reward="fraction")
         assert (verdict.score, verdict.outcome) == (0.75, Outcome.TIMEOUT)
         ends = "import os\ndef f(n):\n    if n == 2: os._exit(0)\n    return n if n != 3 else 0"
-        assert verifier.verify_program(ends, cases, reward="fraction").score == 0.5
-        assert verifier.verify_program("def g(:", cases, reward="fraction").score == 0.0
+        assert verifier.verify(_fenced(ends), cases, reward="fraction").score == 0.5
+        assert verifier.verify(_fenced("def g(:"), cases, reward="fraction").score == 0.0
         # Which test ended the run is not known when one failure decides.
-        verdict = hasty.verify_program(hangs, cases)
+        verdict = hasty.verify(_fenced(hangs), cases)
         assert verdict.outcome is Outcome.TIMEOUT
         assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
 
@@ -197,9 +197,9 @@ class TestTheGrader:
                 return future
 
         for cases in (SUM, {"test_list": ["assert f() == 1"]}):
-            verdict = CodeVerifier(Broken()).verify_program(ADD, cases)
+            verdict = CodeVerifier(Broken()).verify(_fenced(ADD), cases)
             assert verdict.grader_failure and verdict.score is None and "no room" in verdict.detail
         with Sandbox(workers=1) as sandbox:
             pass
         with pytest.raises(RuntimeError, match="closed"):
-            CodeVerifier(sandbox).verify_program(ADD, SUM)
+            CodeVerifier(sandbox).verify(_fenced(ADD), SUM)

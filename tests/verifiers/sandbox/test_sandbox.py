@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from processes import processes_of, server_of, wait_until
 
-from prime_ext.verifiers.sandbox import Ending, Limits, Sandbox, SandboxUnavailable, client, harness
+from prime_ext.verifiers.sandbox import Ending, Limits, Sandbox, SandboxUnavailable, client, find_protection, harness
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -167,13 +167,13 @@ def test_without_a_protection_it_refuses(monkeypatch, protection):
         Sandbox()
 
 
-def test_unless_told_otherwise_by_name(monkeypatch, sandbox):
-    assert sandbox.protection.missing == []
-    assert sandbox.protection.describe().startswith("sufficient: Landlock ABI ")
+def test_unless_told_otherwise_by_name(monkeypatch):
+    assert find_protection().missing == []
+    assert find_protection().describe().startswith("sufficient: Landlock ABI ")
     take_away(monkeypatch, ["Landlock", "system call filter"])
+    assert len(find_protection().missing) == 2
+    assert find_protection().describe().startswith("NOT sufficient: no system call filter")
     with Sandbox(unsafe_no_sandbox=True) as unsafe:
-        assert len(unsafe.protection.missing) == 2
-        assert unsafe.protection.describe().startswith("NOT sufficient: no system call filter")
         assert unsafe.run("print(1)").stdout == b"1\n"
 
 
