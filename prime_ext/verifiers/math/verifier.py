@@ -103,15 +103,14 @@ class MathVerifier:
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> Verdict:
-        """Return the verdict on a response.
+        """Return the verdict on a response, any text, of which nothing is executed.
 
         Args:
-            response: any text; nothing in it is executed.
+            response: the response.
             gold: the gold answer, or several of which any may be matched.
             extraction: a style of :mod:`prime_ext.verifiers.math.extraction`; None: the response is the answer.
             tolerance: largest distance of a plain number from a gold answer that is one, e.g. ``1e-1``.
-            prompt: if given, an unevaluated expression out of it is not an answer
-                (:mod:`prime_ext.verifiers.math.restatement`).
+            prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
             ValueError: no such style, no gold answer, or a tolerance that is not a positive number.

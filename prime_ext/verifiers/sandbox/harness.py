@@ -73,9 +73,6 @@ def _report(message: dict[str, Any]) -> None:
         data = data[write(RESULT, data) :]
 
 
-# ---- ending as Python does ------------------------------------------------------------------------------------------
-
-
 def _leave(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -123,9 +120,6 @@ def _run_as_script(action: Callable[[], object]) -> None:
     _leave(code)
 
 
-# ---- programs and calls ---------------------------------------------------------------------------------------------
-
-
 def run_program(payload: dict[str, Any]) -> None:
     _run_as_script(lambda: _run(payload["program"], "program.py", _new_module("__main__", {})))
 
@@ -159,9 +153,6 @@ def to_json(value: Any) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is returned, which is not JSON")
-
-
-# ---- tests that are code --------------------------------------------------------------------------------------------
 
 
 def run_tests(payload: dict[str, Any]) -> None:
