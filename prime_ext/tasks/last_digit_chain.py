@@ -17,7 +17,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.math import MathVerifier
@@ -112,9 +112,8 @@ def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence
     return list(problems.values())
 
 
-@dataclass(frozen=True)
-class Misconception:
-    """How a demonstrator gets one fact wrong: how often, and with which result."""
+class Misconception(NamedTuple):
+    """A fact that a demonstrator sometimes gets wrong."""
 
     error_probability: float
     wrong_result: int

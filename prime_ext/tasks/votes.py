@@ -27,8 +27,8 @@ def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], s
     A response without an answer has None; one that the grader could not judge has the score None and does not count.
     ``same`` compares an answer with the first of each class.
     """
-    classes: list[tuple[str, list[float]]] = []
-    known: dict[str, list[float]] = {}
+    classes: dict[str, list[float]] = {}  # scores by the first answer
+    first_of: dict[str, str] = {}
     silent = 0
     for answer, score in zip(answers, scores, strict=True):
         if score is None:
@@ -36,14 +36,9 @@ def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], s
         if answer is None:
             silent += 1
             continue
-        members = known.get(answer)
-        if members is None:
-            members = next((own for first, own in classes if same(first, answer)), None)
-            if members is None:
-                members = []
-                classes.append((answer, members))
-            known[answer] = members
-        members.append(score)
-    votes = tuple(len(members) for _, members in classes)
-    scored = tuple(sum(members) / len(members) for _, members in classes)
-    return Ballot(votes, scored, silent, tuple(first for first, _ in classes))
+        if answer not in first_of:
+            first_of[answer] = next((first for first in classes if same(first, answer)), answer)
+        classes.setdefault(first_of[answer], []).append(score)
+    votes = tuple(len(members) for members in classes.values())
+    means = tuple(sum(members) / len(members) for members in classes.values())
+    return Ballot(votes, means, silent, tuple(classes))
