@@ -227,9 +227,9 @@ def test_missing_data_say_where_they_are(tmp_path):
     mine = load_task(write(tmp_path, MINE))
     with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/a"):
         load_problems(mine, tmp_path)
-    with pytest.raises(NoData, match="mine has no hub: give --data"):
+    with pytest.raises(NoData, match="mine: no hub: give --data"):
         load_problems(mine)
-    with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
+    with pytest.raises(NoData, match="mine: no split 'train'; it has test"):
         load_problems(mine, tmp_path, "train")
     with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
         load_problems(load_task("gsm8k"), tmp_path)
