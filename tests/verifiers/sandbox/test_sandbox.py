@@ -48,13 +48,13 @@ t.start()
 def test_what_programs_rely_on(sandbox, monkeypatch, program, stdout):
     monkeypatch.setenv("PRIME_EXT_SECRET", "secret")
     execution = sandbox.run(program, "42 ü\n")
-    assert execution.stdout.decode() == stdout + "\n" and execution.finished and execution.seconds > 0
+    assert execution.stdout.decode() == stdout + "\n" and execution.ending is Ending.FINISHED and execution.seconds > 0
 
 
 def test_exit_codes(sandbox):
     for code, expected in (("0", 0), ("3", 3), ("None", 0), ("'sorry'", 1)):
         execution = sandbox.run(f"import sys; sys.exit({code})")
-        assert (execution.exit_code, execution.finished) == (expected, expected == 0)
+        assert (execution.exit_code, execution.ending is Ending.FINISHED) == (expected, expected == 0)
 
 
 def test_numbers_differ_from_run_to_run_but_sets_do_not(sandbox):
@@ -144,7 +144,7 @@ def test_a_server_that_cannot_be_started_again_leaves_nobody_waiting(monkeypatch
             patch.setattr(sys, "executable", "/nowhere/python")
             os.kill(server_of(sandbox).process.pid, signal.SIGKILL)
             executions = [future.result(timeout=6000) for future in futures]
-        assert all(execution.sandbox_failure for execution in executions)
+        assert all(execution.ending is Ending.SANDBOX_FAILURE for execution in executions)
         assert "/nowhere/python" in executions[0].stderr
         assert sandbox.run("print(1)").stdout == b"1\n", "a later request finds a new server"
 
