@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step scorer of one node, shared by all reward workers on it: one model, one micro-batcher, one cache.
-
-It lives in a Ray actor (:mod:`prime_ext.reward.node_actor`), or, without Ray, in the calling process.
-"""
+"""The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`) or this process."""
 
 import asyncio
 import bisect
@@ -23,10 +20,10 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
-# Seconds that the first response of a batch waits for more, and tokens that are collected at most.
+# Seconds that the first response of a batch waits for more, and most tokens of a batch.
 WINDOW_SECONDS = 0.005
 BATCH_TOKENS = 16384
-# Responses that one actor has in hand at the same time; more wait in its queue.
+# Responses that an actor accepts at the same time; more wait in its queue.
 MAX_CONCURRENCY = 10_000
 # After this a node has no room for the actor, or its model does not load.
 START_SECONDS = 600.0
@@ -40,91 +37,57 @@ class _Request:
 
 
 class MicroBatcher:
-    """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
+    """Scores responses that arrive one by one together; while it scores a batch, the next one collects.
 
-    Args:
-        scorer: scores lists of responses.
-        window_seconds: how long the first response of a batch waits for more.
-        max_tokens: tokens of a batch at most; a response with more is a batch of its own.
-        one_at_a_time: whether a batch waits for the one before it, as a model in this process makes it do anyway, and
-            takes with it what has arrived meanwhile. A server is asked for several at a time.
+    The first response of a batch waits ``window_seconds`` for more; one longer than ``max_tokens`` is a batch of its
+    own. Belongs to one event loop.
     """
 
-    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int, one_at_a_time: bool = False):
+    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int):
         self._scorer, self._window, self._max_tokens = scorer, window_seconds, max_tokens
-        self._one_at_a_time = one_at_a_time
-        self._waiting: dict[_Request, None] = {}
-        self._collected = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._waiting: list[_Request] = []
+        self._runner: asyncio.Task[None] | None = None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Scores of one response, or why there are none; an error of the scorer is such a reason.
-
-        Args:
-            chain: the response.
-            tokens: its length, which counts towards the batch.
-        """
+        """Return the scores of one response of ``tokens`` tokens, or why there are none."""
         loop = asyncio.get_running_loop()
-        if self._waiting and self._collected + tokens > self._max_tokens:
-            self._send()
         request = _Request(chain, tokens, loop.create_future())
-        self._waiting[request] = None
-        self._collected += tokens
-        if self._collected >= self._max_tokens:
-            self._send()
-        elif self._timer is None:
-            self._timer = loop.call_later(self._window, self._send)
-        try:
-            return await request.done
-        finally:
-            # Cancelled before the batch was sent: the others go without this one.
-            self._forget(request)
+        self._waiting.append(request)
+        if self._runner is None:
+            self._runner = loop.create_task(self._run())
+        return await request.done
 
-    def _forget(self, request: _Request) -> None:
-        if request in self._waiting:
-            del self._waiting[request]
-            self._collected -= request.tokens
+    async def _run(self) -> None:
+        await asyncio.sleep(self._window)
+        # Those who were cancelled do not wait any more.
+        while waiting := [request for request in self._waiting if not request.done.done()]:
+            tokens = itertools.accumulate(request.tokens for request in waiting)
+            fitting = max(1, bisect.bisect_right(list(tokens), self._max_tokens))
+            batch, self._waiting = waiting[:fitting], waiting[fitting:]
+            outcomes = await score_each(self._scorer, [request.chain for request in batch])
+            for request, outcome in zip(batch, outcomes, strict=True):
+                if not request.done.done():
+                    request.done.set_result(outcome)
+        self._waiting, self._runner = [], None
 
-    def _send(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._waiting or (self._one_at_a_time and self._running):
-            return
-        tokens = list(itertools.accumulate(request.tokens for request in self._waiting))
-        batch = list(self._waiting)[: max(1, bisect.bisect_right(tokens, self._max_tokens))]
-        for request in batch:
-            self._forget(request)
-        task = asyncio.get_running_loop().create_task(self._work(batch))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
-        if self._one_at_a_time:
-            self._send()
-
-    async def _work(self, requests: Sequence[_Request]) -> None:
-        try:
-            outcomes = await self._scorer.score([request.chain for request in requests])
-            if len(outcomes) != len(requests):
-                raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(requests)} responses")
-        except Exception as error:
-            if len(requests) > 1:
-                # The others of the batch must not fail with the one that broke it.
-                await asyncio.gather(*(self._work([request]) for request in requests))
-                return
-            if not isinstance(error, StepRMError):
-                logger.exception("the step scorer broke")
-            outcomes = [ScoringFailure(f"{type(error).__name__}: {error}")]
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if not request.done.cancelled():
-                request.done.set_result(outcome)
+async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
+    """Score responses; if that fails, one by one, so that only those that fail alone have no scores."""
+    try:
+        outcomes = list(await scorer.score(chains))
+        if len(outcomes) != len(chains):
+            raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(chains)} responses")
+        return outcomes
+    except Exception as error:
+        if len(chains) > 1:
+            return [outcome for chain in chains for outcome in await score_each(scorer, [chain])]
+        if not isinstance(error, StepRMError):
+            logger.exception("the step scorer broke")
+        return [ScoringFailure(f"{type(error).__name__}: {error}")]
 
 
 class NodeStepScorer:
-    """The Ray actor of a node; or, without Ray, the scorer of this process."""
+    """The scorer in the Ray actor of a node or in this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
         if scorer.kind == "local":
@@ -134,24 +97,30 @@ class NodeStepScorer:
 
                 torch.set_num_threads(actor.cpu_threads)
             if actor.num_gpus == 0 and scorer.device is None:
-                # Whatever this process may see of the GPUs belongs to others.
+                # The GPUs that this process sees belong to others.
                 scorer = replace(scorer, device="cpu")
-        scores = build_scorer(scorer, router_address)
-        self._batcher = MicroBatcher(scores, WINDOW_SECONDS, BATCH_TOKENS, one_at_a_time=scorer.kind == "local")
+        self._scorer = build_scorer(scorer, router_address)
+        # A server forms batches itself.
+        local = scorer.kind == "local"
+        self._batcher = MicroBatcher(self._scorer, WINDOW_SECONDS, BATCH_TOKENS) if local else None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        return await self._batcher.score(chain, tokens)
+        if self._batcher is not None:
+            return await self._batcher.score(chain, tokens)
+        (outcome,) = await score_each(self._scorer, [chain])
+        return outcome
 
     async def ready(self) -> None:
-        """Returns when the model is loaded."""
+        """Return when the model is loaded."""
 
 
 class SharedStepScorer:
-    """A client of this node's actor, which it starts when there is none."""
+    """Client of this node's actor."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
         self._num_gpus = scorer.actor.num_gpus
-        self._node = NodeActor(NodeStepScorer, (scorer, router_address), "step_scorer", MAX_CONCURRENCY, self._num_gpus)
+        options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": self._num_gpus}
+        self._node = NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)
         self._ready: Any = None  # the actor whose model is loaded
 
     async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
@@ -161,7 +130,6 @@ class SharedStepScorer:
         return await actor.score.remote(chain, tokens)
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Scores of one response; if the actor died, once more with a new one."""
         try:
             return await self._node.ask(lambda actor: self._ask(actor, chain, tokens))
         except (asyncio.TimeoutError, TimeoutError):
@@ -175,11 +143,9 @@ class SharedStepScorer:
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
-def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeStepScorer | SharedStepScorer:
-    """The scorer that this process asks: that of the node where Ray runs, its own elsewhere.
+NodeScorer = NodeStepScorer | SharedStepScorer
 
-    Raises:
-        StepRMError: without Ray, a model that cannot work.
-    """
-    cls = SharedStepScorer if ray.is_initialized() else NodeStepScorer
-    return cls(scorer, router_address)
+
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeScorer:
+    """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
+    return (SharedStepScorer if ray.is_initialized() else NodeStepScorer)(scorer, router_address)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing what a program gave with what was expected. Runs in the trusted process, in linear time.
-
-The rules: docs/reference/verifier_rules.md.
-"""
+"""Compare results of a program with expected ones, in linear time. Rules: docs/reference/verifier_rules.md."""
 
 import math
 import re
@@ -10,11 +7,11 @@ from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?\Z")
-# Decimal digits are read in quadratic time beyond this.
+# Reading decimal digits takes quadratic time.
 _MOST_DIGITS = 400
-# An output this much longer than what is expected is wrong without a look at it.
+# A much longer output than the expected one is wrong.
 _LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
-# How far a floating-point result may be off, times the larger magnitude or in itself.
+# Relative and absolute, of floating-point results.
 _TOLERANCE = 1e-6
 
 
@@ -38,7 +35,6 @@ def words_agree(got: str, expected: str) -> bool:
 
 
 def outputs_agree(got: bytes, expected: str) -> bool:
-    """Whether standard output agrees with what was expected."""
     if len(got) > _LENGTH_FACTOR * len(expected) + _LENGTH_MARGIN:
         return False
     got_lines = _lines(got.decode("utf-8", "surrogateescape"))
@@ -56,13 +52,12 @@ def _line_agrees(got: str, expected: str) -> bool:
     if got == expected:
         return True
     got_words, expected_words = got.split(), expected.split()
-    return len(got_words) == len(expected_words) and all(
-        words_agree(*pair) for pair in zip(got_words, expected_words, strict=True)
-    )
+    alike = len(got_words) == len(expected_words)
+    return alike and all(words_agree(*pair) for pair in zip(got_words, expected_words, strict=True))
 
 
 def values_agree(got: Any, expected: Any) -> bool:
-    """Whether two JSON values agree. Nesting deeper than Python's recursion limit never does."""
+    """Return whether two JSON values agree; those nested deeper than Python's recursion limit do not."""
     try:
         return _values_agree(got, expected)
     except RecursionError:
@@ -71,17 +66,11 @@ def values_agree(got: Any, expected: Any) -> bool:
 
 def _values_agree(got: Any, expected: Any) -> bool:
     if isinstance(expected, list):
-        return (
-            isinstance(got, list)
-            and len(got) == len(expected)
-            and all(_values_agree(*pair) for pair in zip(got, expected, strict=True))
-        )
+        alike = isinstance(got, list) and len(got) == len(expected)
+        return alike and all(_values_agree(*pair) for pair in zip(got, expected, strict=True))
     if isinstance(expected, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == expected.keys()
-            and all(_values_agree(got[key], value) for key, value in expected.items())
-        )
+        alike = isinstance(got, dict) and got.keys() == expected.keys()
+        return alike and all(_values_agree(got[key], value) for key, value in expected.items())
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, float) and isinstance(got, int | float):
