@@ -34,7 +34,7 @@ from prime_ext.step_rm.scorers import server as server_module
 from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, length_buckets, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextError, join_steps
 
 CHAINS = [
@@ -134,7 +134,7 @@ def turn_by_turn(path, chain):
 
 def by_eval(path, chain, **keys):
     """As eval.prm scores the response alone."""
-    alone = ClassifierScorer(TokenClassifier(TokenReader(str(path), **keys)))
+    alone = ClassifierScorer(TokenClassifier(str(path), **keys))
     (found,) = alone.score([alone.tokens(Response(chain.question, *join_steps(chain.steps), chain.steps))])
     return found["probability"]
 
@@ -218,7 +218,7 @@ def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
 
 
 def test_a_chat_as_the_prompt_ends_with_the_user(paths):
-    reader = TokenReader(str(paths["causal"]), layout="turns", answer_tokens=["+", "-"])
+    reader = TokenClassifier(str(paths["causal"]), layout="turns", answer_tokens=["+", "-"])
     chat = [{"role": "system", "content": "mind"}, {"role": "user", "content": "2+2?"}]
     decoded = byte_tokenizer().decode(reader.tokens(chat, ["two é\n", "plus two"]).ids)
     assert decoded == "system:mind<eos>user:2+2? two é<eos>assistant:+<eos>user:plus two<eos>assistant:+"
@@ -227,7 +227,7 @@ def test_a_chat_as_the_prompt_ends_with_the_user(paths):
 
 
 def test_a_step_cannot_forge_a_separator(paths):
-    tokens = TokenReader(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
+    tokens = TokenClassifier(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
     assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
 
 

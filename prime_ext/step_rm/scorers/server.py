@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step scores from a server with vLLM's ``/classify``: verl's reward-model pool, or any URL.
 
-OpenAI's client asks again where that may help. verl's router answers 500 for whatever the server refuses, so behind it
+OpenAI's client repeats requests where that may help. verl's router answers 500 to whatever the server refuses, so there
 a refused request is a failure after all attempts, not an error.
 """
 
@@ -17,15 +17,7 @@ from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.generate.server import http_url, status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
-from prime_ext.step_rm.scorers.protocol import (
-    Chain,
-    Outcome,
-    Probabilities,
-    ScoringFailure,
-    StepScorer,
-    calibrated,
-    outcome_of,
-)
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, ScoringFailure, StepScorer, calibrated
 
 _PATH = "/classify"
 # Steps of a request.
@@ -39,17 +31,10 @@ class RequestFailed(Exception):
 
 
 class ClassifyScorer(StepScorer):
-    """Asks a classifier of steps behind ``/classify``, several requests at a time. Belongs to one event loop.
+    """Query ``/classify`` with token ids, several requests at a time. Belongs to one event loop.
 
-    Token ids are sent, so the server reads what the model was trained on, to the token.
-
-    Args:
-        address: ``host:port`` as verl names its router, or a URL, which may already say the endpoint.
-        description: of the model.
-        settings: the section ``step_scorer``.
-
-    Raises:
-        StepRMError: the variable of the key is not set.
+    ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint. Raises
+    ``StepRMError`` if the variable of the key is not set.
     """
 
     def __init__(self, address: str, description: Description, settings: ScorerSettings):
@@ -72,10 +57,9 @@ class ClassifyScorer(StepScorer):
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses; a response of which any step is not answered for has failed.
+        """Score responses; one fails with any of its steps.
 
-        Raises:
-            StepRMError: the server refuses, or gives something else than probabilities of the model's classes.
+        Raises ``StepRMError``: the server refuses, or gives something else than probabilities of the model's classes.
         """
         read = self._encoder.encode_chains([(chain.question, chain.steps) for chain in chains])
         known, missing = self.split_known(read)
@@ -83,26 +67,23 @@ class ClassifyScorer(StepScorer):
         answers = await asyncio.gather(*map(self._ask, batches), return_exceptions=True)
         error = None
         for batch, answer in zip(batches, answers, strict=True):
-            if isinstance(answer, RequestFailed):
+            if isinstance(answer, BaseException):
                 known |= dict.fromkeys(batch, ScoringFailure(str(answer)))
-            elif isinstance(answer, BaseException):
-                error = error or answer
+                error = error or (None if isinstance(answer, RequestFailed) else answer)
             else:
                 known |= zip(batch, answer, strict=True)
-        self.remember(known)
+        outcomes = self.outcomes(read, known)
         if error is not None:
             raise error
-        return [outcome_of(inputs, known) for inputs in read]
+        return outcomes
 
     async def close(self) -> None:
         await self._client.close()
 
     async def _ask(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        """Probabilities of the step of each input.
+        """Return the probabilities of the step of each input.
 
-        Raises:
-            RequestFailed: no answer after all attempts.
-            StepRMError: the server refuses, or answers in another form.
+        Raises ``RequestFailed`` after all attempts, ``StepRMError`` if the server refuses or answers in another form.
         """
         body = {"input": [list(item.ids) for item in batch], "use_activation": True}
         try:

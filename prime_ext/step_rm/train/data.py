@@ -17,27 +17,16 @@ from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import LabelledStep, read_steps
 from prime_ext.step_rm.scorers.local import padded
 
-# Rows that are tokenised in one call.
+# Rows that are tokenized in one call.
 ROWS_AT_ONCE = 1024
 
 
 @dataclass
 class StepDataset(torch.utils.data.Dataset):
-    """Inputs of one split.
-
-    Attributes:
-        ids: tokens of each input.
-        classes: class of each, 0 to 2 for the labels -1, 0, 1.
-        step_index: place of each in its response.
-        sources: where each comes from.
-        contexts_cut: inputs whose previous steps, or question, lost tokens.
-        steps_cut: inputs whose step itself did.
-    """
+    """Inputs of one split: their tokens, their classes (0 to 2 for -1, 0, 1), and how many lost tokens."""
 
     ids: list[np.ndarray] = field(default_factory=list)
     classes: list[int] = field(default_factory=list)
-    step_index: list[int] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
     contexts_cut: int = 0
     steps_cut: int = 0
 
@@ -48,32 +37,29 @@ class StepDataset(torch.utils.data.Dataset):
         return {"input_ids": self.ids[index], "labels": self.classes[index]}
 
     def add(self, row: LabelledStep, item: Input) -> None:
-        """A row as the model reads it."""
+        """Add a row as the model reads it."""
         self.ids.append(np.asarray(item.ids, dtype=np.int32))
         self.classes.append(LABELS.index(row.label))
-        self.step_index.append(row.step_index)
-        self.sources.append(row.source)
         self.contexts_cut += item.context_cut
         self.steps_cut += item.step_cut
 
     def digest(self) -> str:
-        """Hash of inputs and classes, in order."""
+        """Hash inputs and classes, in order."""
         state = hashlib.blake2b(np.asarray(self.classes, dtype=np.int8).tobytes(), digest_size=8)
         for ids in self.ids:
             state.update(len(ids).to_bytes(4, "big") + ids.tobytes())
         return state.hexdigest()
 
     def counts(self) -> dict[str, int]:
-        """Rows, rows of each label, and over-long ones."""
+        """Count rows, rows of each label, and over-long ones."""
         labels = {f"label {label}": self.classes.count(at) for at, label in enumerate(LABELS)}
         return {"steps": len(self), **labels, "previous steps cut": self.contexts_cut, "steps cut": self.steps_cut}
 
 
 def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDataset]:
-    """All splits of all files, tokenised.
+    """Tokenize all splits of all files.
 
-    Raises:
-        StepRMError: a broken file, one group of questions in two splits, or nothing to train or validate on.
+    Raises ``StepRMError``: a broken file, one group of questions in two splits, or nothing to train or validate on.
     """
     splits = {name: StepDataset() for name in SPLITS}
     places: dict[str, str] = {}
@@ -100,27 +86,6 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, StepDat
 
 
 def collate(rows: Sequence[dict[str, Any]], pad: int) -> dict[str, torch.Tensor]:
-    """A batch, padded on the right with the id ``pad``."""
+    """Build a batch, padded on the right with the id ``pad``."""
     id_BT, mask_BT = padded([torch.from_numpy(row["input_ids"]).long() for row in rows], pad)
     return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row["labels"] for row in rows])}
-
-
-def class_weights(choice: str | Sequence[float], classes: Sequence[int]) -> torch.Tensor | None:
-    """Weights of the classes, (C,), scaled so that the mean over the rows is 1; None for none.
-
-    ``balanced`` gives every class that occurs the same weight in total; a class that does not occur gets 0.
-
-    Raises:
-        StepRMError: all rows would weigh nothing.
-    """
-    if choice == "none":
-        return None
-    count_C = torch.bincount(torch.tensor(classes), minlength=len(LABELS)).double()
-    if choice == "balanced":
-        weight_C = torch.where(count_C > 0, 1 / count_C.clamp_min(1), 0.0)
-    else:
-        weight_C = torch.tensor([float(weight) for weight in choice], dtype=torch.float64)
-    total = float((weight_C * count_C).sum())
-    if total == 0:
-        raise StepRMError(f"optim.class_weights={choice} gives every row of the training split the weight 0")
-    return (weight_C * len(classes) / total).float()

@@ -3,16 +3,13 @@
 
 import functools
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -23,10 +20,11 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from prime_ext.generate.export import write_folder
+from prime_ext.generate.prm_description import versions
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.scorers.local import check_fit
-from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, load_splits
+from prime_ext.step_rm.train.data import StepDataset, collate, load_splits
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
@@ -36,39 +34,24 @@ FINGERPRINT = "run.json"
 
 
 def load_model(settings: ModelSettings) -> Any:
-    """The model, with a head for -1, 0, 1.
+    """Load the model with a head for -1, 0, 1, its own if it has one.
 
-    A model that already has such a head keeps it. One without a head gets a new one. One whose head means something
-    else is refused, or gets a new one with ``model.new_head``.
-
-    Raises:
-        StepRMError: a head with other classes.
+    Raises ``StepRMError`` if its head has other classes.
     """
     path, remote = settings.path, {"trust_remote_code": settings.trust_remote_code}
     config = AutoConfig.from_pretrained(path, **remote)
-    has_head = any("SequenceClassification" in name for name in config.architectures or [])
-    if has_head and not settings.new_head:
-        order = class_order(config.id2label, path + "; with model.new_head=true its head is replaced; it")
+    if any("SequenceClassification" in name for name in config.architectures or []):
+        order = class_order(config.id2label, path)
         if order != LABELS:
-            raise StepRMError(
-                f"{path} has the classes in the order {order}, training uses {LABELS}; "
-                "with model.new_head=true its head is replaced"
-            )
-    # Says that probabilities are a softmax; servers read it.
+            raise StepRMError(f"{path} has the classes in the order {order}, training uses {LABELS}")
+    # The problem type tells servers that probabilities are a softmax.
     config.num_labels, config.problem_type = len(LABELS), "single_label_classification"
     config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
-    if not (has_head and settings.new_head):
-        return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
-    body = AutoModel.from_pretrained(path, dtype="float32", **remote).state_dict()
-    model = AutoModelForSequenceClassification.from_config(config, **remote)
-    missing, _ = model.base_model.load_state_dict(body, strict=False)
-    if missing:
-        raise StepRMError(f"{path} lacks the weights {missing[0]} and {len(missing) - 1} more")
-    return model
+    return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
 
 
 class MetricsFile(TrainerCallback):
-    """``metrics.jsonl``, one object with ``step`` and ``data`` per line; written anew as a whole, so never half."""
+    """Write ``metrics.jsonl``, one object with ``step`` and ``data`` per line; each time anew, so never half."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -82,26 +65,16 @@ class MetricsFile(TrainerCallback):
             write_json_lines(self.path, lines)
 
 
-def weighted_loss(weight_C: torch.Tensor | None) -> Any:
-    """Cross-entropy summed with class weights, over the number of inputs of the optimiser step.
-
-    So it does not depend on how these are cut into passes; its scale not on the weights, whose mean is 1.
-    """
-
-    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        logits_BC = outputs["logits"].float()
-        weight = None if weight_C is None else weight_C.to(logits_BC.device)
-        total = F.cross_entropy(logits_BC, labels, weight=weight, reduction="sum")
-        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-    return loss
+def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Return the cross-entropy over the inputs of the optimizer step, however these are cut into passes."""
+    total = F.cross_entropy(outputs["logits"].float(), labels, reduction="sum")
+    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
 def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
-    """Return the checkpoint to go on from; None for a new run.
+    """Return the checkpoint to continue from; None for a new run.
 
-    Raises:
-        RunError: the folder holds a run with other settings or data.
+    Raises ``RunError`` if the folder holds a run with other settings or data.
     """
     data = {name: {**split.counts(), "digest": split.digest()} for name, split in splits.items()}
     identity = {"settings": settings.of_result, "data": data}
@@ -114,7 +87,7 @@ def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, St
 
 
 def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
-    """Arguments of the Trainer."""
+    """Return the arguments of the Trainer for ``n_train`` inputs."""
     optim, run = settings.optim, settings.trainer
     world = int(os.environ.get("WORLD_SIZE", "1"))
     passes = -(-n_train // (optim.batch_size * world))
@@ -137,7 +110,7 @@ def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArgume
         logging_steps=max(1, every // 10),
         save_total_limit=run.keep_checkpoints + 1,
         load_best_model_at_end=True,
-        # How long there has been no improvement.
+        # The evaluations without improvement.
         restore_callback_states_from_checkpoint=True,
         metric_for_best_model=f"eval_{run.metric}",
         greater_is_better=run.metric != "nll",
@@ -151,7 +124,7 @@ def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArgume
 
 
 def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything. Returns the results. Raises ``StepRMError``."""
+    """Train, calibrate, evaluate and write everything; return the results. Raises ``StepRMError``."""
     torch.manual_seed(settings.trainer.seed)
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
@@ -163,10 +136,8 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     pair_format = settings.data.pair_format()
     splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
-    weight_C = class_weights(settings.optim.class_weights, splits["train"].classes)
     model = load_model(settings.model)
-    pad = check_fit(model, tokenizer, pair_format.max_length, path)
-    model.config.pad_token_id = pad
+    model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
     checkpoint = find_checkpoint(folder, settings, splits)
     callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
     if settings.trainer.patience:
@@ -177,14 +148,16 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         data_collator=functools.partial(collate, pad=pad),
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
-        compute_loss_func=weighted_loss(weight_C),
+        compute_loss_func=mean_loss,
         compute_metrics=_compute_metrics,
         callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=checkpoint)
     results = evaluate(trainer, splits)
     if trainer.is_world_process_zero():
-        export(trainer.model, tokenizer, settings, results, folder)
+        training = {"settings": settings.of_result, "data": results["data"], "versions": versions()}
+        description = Description(pair_format, results["temperature"], LABELS, training)
+        write_folder(folder / "model", trainer.model, tokenizer, {FILE: description.to_json()})
         write_json(folder / "results.json", results)
     return results
 
@@ -197,31 +170,17 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
 
 
 def evaluate(trainer: Trainer, splits: dict[str, StepDataset]) -> dict[str, Any]:
-    """The temperature, from the validation split, and a report of that and the test split."""
+    """Fit the temperature on the validation split, and report on that and the test split."""
     outputs = {}
     for name in ("validation", "test"):
         if len(splits[name]):
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
             outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
     temperature = fit_temperature(*outputs["validation"])
-    reports = {
-        name: report(*output, splits[name].step_index, splits[name].sources, temperature)
-        for name, output in outputs.items()
-    }
     return {
         "temperature": temperature,
         "best_step": trainer.state.best_global_step,
         "steps": trainer.state.global_step,
         "data": {name: split.counts() for name, split in splits.items()},
-        **reports,
+        **{name: report(*output, temperature) for name, output in outputs.items()},
     }
-
-
-def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[str, Any], folder: Path) -> None:
-    """Write ``model/`` under a temporary name and rename it; an earlier one is replaced."""
-    numbers = {"torch": torch.__version__, "transformers": transformers.__version__}
-    versions = {"python": platform.python_version(), **numbers}
-    pair_format, temperature = settings.data.pair_format(), results["temperature"]
-    training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
-    description = Description(pair_format, temperature, LABELS, training)
-    write_folder(folder / "model", model, tokenizer, {FILE: description.to_json()})
