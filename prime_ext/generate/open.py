@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags that every command offers for a backend, and the backend that they ask for."""
+"""The flags that every command offers for a backend, and the backend they select."""
 
 import argparse
 import importlib.util
@@ -12,7 +12,7 @@ KINDS = ("vllm", "transformers", "server")
 _LOCAL, _SERVER = ("vllm", "transformers"), ("server",)
 _INTEGER, _NUMBER, _FILE = {"type": int}, {"type": float}, {"type": Path}
 _DTYPES = {"choices": ("auto", "float32", "bfloat16", "float16", "float64")}
-# By name of the backends' argument: those that read it, its help, and argparse's own words.
+# By name of the argument: the backends that read it, its help, and argparse's options.
 _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "base_url": (_SERVER, "URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1", {}),
     "api_key_env": (_SERVER, "environment variable that holds the server's key", {}),
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all backends, in a group of their own."""
+    """Add the flags of all backends, in one group."""
     group = parser.add_argument_group("the model and what runs it")
     group.add_argument(
         "--backend",
@@ -52,21 +52,16 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
-    """:func:`open_backend` as the flags of :func:`add_backend_arguments` ask for."""
+    """Open the backend that the flags of :func:`add_backend_arguments` select."""
     options = {name: getattr(arguments, name) for name in _OPTIONS}
-    return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
+    kind = arguments.backend or ("vllm" if importlib.util.find_spec("vllm") and _has_gpu() else "transformers")
+    return open_backend(kind, arguments.model, **options)
 
 
 def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend.
+    """Open a backend, one of :data:`KINDS`; options are the flags, with underscores, and None means the default.
 
-    Args:
-        kind: one of :data:`KINDS`.
-        model: a Hugging Face folder or hub id, or a checkpoint of verl; of a server the name it serves.
-        options: the flags, with underscores; None leaves a choice to the backend.
-
-    Raises:
-        BackendError: options that do not fit together, or no such model; one line that says what would be right.
+    Raises ``BackendError``: options that do not fit together, or no such model.
     """
     if kind not in KINDS:
         raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
@@ -82,7 +77,7 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
         raise BackendError("--backend server needs its address: --base-url http://127.0.0.1:8000/v1")
     if kind != "server" and not model:
         raise BackendError(f"--backend {kind} needs --model: a folder, a hub id or a checkpoint")
-    # torch, transformers and vLLM take seconds to import, so only what is used is.
+    # torch, transformers and vLLM take seconds to import.
     if kind == "transformers":
         from prime_ext.generate.transformers_backend import TransformersBackend
 
@@ -100,10 +95,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _usual_kind() -> str:
-    """vLLM where it is installed and there is a GPU for it, else transformers."""
-    if importlib.util.find_spec("vllm") is None:
-        return "transformers"
+def _has_gpu() -> bool:
     import torch
 
-    return "vllm" if torch.cuda.is_available() else "transformers"
+    return torch.cuda.is_available()

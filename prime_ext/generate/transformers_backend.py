@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers as a backend, on the CPU or a GPU.
 
-Without beams, requests run in the continuous batch of :mod:`prime_ext.generate.generation`: each has random numbers
-of its own, so a response does not depend on the other requests in the batch (up to the rounding of sums, see there;
-float64 is exact in practice). Beams are transformers' own; sampled ones are made one request at a time, since
+Without beams, requests run in the continuous batch of :mod:`prime_ext.generate.generation`, where a response does not
+depend on the other requests. Beams are transformers' own; sampled ones are made one request at a time, since
 transformers has one stream of random numbers for a batch.
 """
 
@@ -25,13 +24,9 @@ _SMALL = 10_000_000
 
 @dataclass(frozen=True)
 class ResponseText:
-    """Tokens of a response as text, up to the first of the texts at which it ends.
+    """Tokens of a response as text, up to the first stop text, which counts only after ``min_new_tokens``.
 
-    Attributes:
-        tokenizer: of the model.
-        end_tokens: tokens that end a response and are no part of its text.
-        stop: texts that end it and are no part of it.
-        min_new_tokens: a stop text counts only if it ends after so many tokens.
+    End tokens and stop texts are not part of the text.
     """
 
     tokenizer: Any
@@ -40,7 +35,7 @@ class ResponseText:
     min_new_tokens: int = 0
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
+        """Decode without special tokens and, as vLLM, without a character that the end cut in half."""
         if ids and ids[-1] in self.end_tokens:
             ids = ids[:-1]
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -54,23 +49,19 @@ class ResponseText:
         return len(ids) >= self.min_new_tokens and self._cut(tail, early)[1]
 
     def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
-        """The text before the first stop text, and whether there is one."""
+        """Return the text before the first stop text, and whether there is one."""
         return self._cut(ids, self.min_new_tokens - 1)
 
     def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
-        """Stop texts that end within the first ``early`` tokens do not count."""
+        """Cut at a stop text that does not end within the first ``early`` tokens."""
         text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
-        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
-        places = [place for place in found if place >= 0]
+        places = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
+        places = [place for place in places if place >= 0]
         return (text[: min(places)], True) if places else (text, False)
 
 
 class TransformersBackend(LocalBackend):
-    """A model of transformers.
-
-    Raises:
-        BackendError: no such model or device.
-    """
+    """A model of transformers. Raises ``BackendError``: no such model or device."""
 
     kind = "transformers"
 
@@ -80,9 +71,9 @@ class TransformersBackend(LocalBackend):
         if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
             raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
         super().__init__(model, on_cpu=place.type == "cpu", **options)
-        source, dtype = self.source, getattr(torch, self.dtype)
-        with loading(source.path):
-            loaded = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
+        with loading(self.path):
+            dtype = getattr(torch, self.dtype)
+            loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
             self.model = loaded.eval().requires_grad_(False).to(place)
         if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
             # Threads wait for each other longer than they compute, five times as long where the cores have other work.
@@ -91,12 +82,12 @@ class TransformersBackend(LocalBackend):
         pad = self.tokenizer.pad_token_id
         self.eos = end_tokens(self.tokenizer, self.model.generation_config)
         self.pad = pad if pad is not None else min(self.eos, default=0)
-        # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
+        # Only the request decides how a response is made, no sampling defaults of the model.
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
         self.generator: BatchedGenerator | None = None
         if keeps_plain_cache(self.model):
             n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
-            with loading(source.path):
+            with loading(self.path):
                 self.generator = BatchedGenerator(
                     self.model,
                     eos_token_ids=self.eos,
@@ -175,7 +166,7 @@ class TransformersBackend(LocalBackend):
             generator.abort()
 
     def _beams(self, requests: Sequence[Request]) -> Iterator[Response]:
-        # Neighbours have equal settings and similar lengths, so that a batch is padded little.
+        # Neighbors have equal settings and similar lengths, so that a batch has little padding.
         ordered = sorted(requests, key=lambda request: repr(request.sampling))
         for sampling, group in groupby(ordered, key=lambda request: request.sampling):
             waiting = list(group)
@@ -206,7 +197,7 @@ class TransformersBackend(LocalBackend):
             output_BL = self.model.generate(
                 input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config
             )
-        # Behind the first end token is padding; a row without one has all its tokens.
+        # After the first end token is padding; a row without one has all its tokens.
         new_BL = output_BL[:, longest:].tolist()
         ends = [next((place for place, token in enumerate(ids) if token in self.eos), len(ids)) for ids in new_BL]
         return [
