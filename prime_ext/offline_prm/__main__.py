@@ -5,8 +5,8 @@
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
 and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
-interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS=default``
-a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
+interrupted; the same command continues from the last checkpoint. With ``PRIME_EXT_CHECKS=default`` a finished run
+checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
 """
 
 import json
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
+from prime_ext.offline_prm.data import BadData, LabelledData, is_mixed, prompt_key, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
-from prime_ext.utils.run_store import RunError
+from prime_ext.step_rm.question_split import split_of
+from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def device_of(overrides: list[str]) -> str:
-    """``cpu``, or the accelerator; from ``trainer.device`` or, for ``auto``, from what torch sees."""
+    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch sees."""
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
     if chosen and chosen[-1] != "auto":
         return chosen[-1]
@@ -45,7 +46,7 @@ def device_of(overrides: list[str]) -> str:
 
 
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
-    """The configuration, resolved and checked. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
+    """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
     device = device_of(overrides)
     if device == "cpu":
@@ -70,34 +71,34 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 
 
 def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
-    """Training and validation data, checked. Raises ``BadData``."""
+    """Return training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
-    train = read_data(data.train_paths, prm)
-    validation = read_data(data.val_paths, prm)
+    train = read_data(data.train_files, prm)
+    validation = read_data(data.val_files, prm)
     if data.val_fraction:
-        held = [is_held_out(prompt, data.val_fraction, data.split_seed) for prompt in train.prompts]
-        validation = train.keep([group for group, out in enumerate(held) if out])
-        train = train.keep([group for group, out in enumerate(held) if not out])
+        # By hash, so that a prompt keeps its side when other rows come or go.
+        splits = [split_of(prompt_key(prompt), data.val_fraction, 0.0, data.split_seed) for prompt in train.prompts]
+        validation = train.select(group for group, split in enumerate(splits) if split == "validation")
+        train = train.select(group for group, split in enumerate(splits) if split == "train")
     if prm.loss in LOSSES_OF_MIXED_GROUPS:
-        train = train.keep([group for group, examples in enumerate(train.examples) if is_mixed(examples)])
+        train = train.select(group for group, examples in enumerate(train.examples) if is_mixed(examples))
         if not train.prompts:
             raise BadData(
-                f"{', '.join(data.train_paths)}: no prompt has both a correct and a wrong response, which "
+                f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
                 f"prm.loss={prm.loss} needs; ce, nca and kto do not"
             )
     if not train.prompts:
-        raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
+        raise BadData(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
     return train, validation
 
 
 def describe(train: LabelledData, validation: LabelledData) -> str:
-    """One line about the data."""
-    examples = [example for group in train.examples for example in group]
+    """Return one line about the data."""
+    labels = [example.label for group in train.examples for example in group if example.label is not None]
     mixed = sum(map(is_mixed, train.examples))
-    labels = [example.label for example in examples if example.label is not None]
     what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
     return (
-        f"{len(train.prompts)} prompts with {len(examples)} responses to train on ({what}), "
+        f"{len(train.prompts)} prompts with {train.n_examples} responses to train on ({what}), "
         f"{len(validation.prompts)} with {validation.n_examples} held out"
     )
 
@@ -121,19 +122,19 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)
-    main_rank = int(os.environ["RANK"]) == 0
+    main_rank = os.environ["RANK"] == "0"
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
     checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
-    checkpoints.check()
+    # Before a model is loaded.
+    checkpoints.latest()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
-    for name, counts in trainer.dropped.items():
-        for what, count in counts.items():
-            if count:
-                say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
+    for name, count in trainer.dropped.items():
+        if count:
+            say(f"{name}: {count} prompts dropped, longer than data.max_length={settings.data.max_length}")
     tracking = None
     if main_rank and run.logger:
         tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
@@ -167,27 +168,24 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
 
 def _identity(config: "DictConfig", settings: OfflineSettings, data: LabelledData) -> dict[str, Any]:
-    """What decides the course of a run; the cut into micro-batches does not, the ranks only in how state is stored."""
+    """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
-    kept = asdict(settings)
+    values = asdict(settings)
     return {
         "model": str(config.model.path),
         "training data": data.digest(),
         "ranks": int(os.environ["WORLD_SIZE"]),
         "epochs": settings.trainer.epochs,
         "seed": settings.trainer.seed,
-        **{
-            f"data.{key}": kept["data"][key]
-            for key in ("max_length", "overlong", "append_eos", "prompts_per_step", "seed")
-        },
-        **{f"prm.{key}": value for key, value in kept["prm"].items()},
+        **{f"data.{key}": values["data"][key] for key in ("max_length", "append_eos", "prompts_per_step", "seed")},
+        **{f"prm.{key}": value for key, value in values["prm"].items()},
         "optim": OmegaConf.to_container(config.optim),
     }
 
 
 def _single_rank() -> None:
-    """The variables of torchrun, for a run without it."""
+    """Set the variables of torchrun for a run without it."""
     if "RANK" not in os.environ:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -196,27 +194,19 @@ def _single_rank() -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
+@command("prime_ext", SettingsError, BadData, TextError)
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
-    overrides = [word for word in words if word != "--check"]
-    try:
-        config, settings = compose(overrides)
-        if "--check" in words:
-            print(describe(*load(settings)))
-            return 0
-        _single_rank()
-        checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
-        train(config, settings)
-    except (SettingsError, BadData, TextError, RunError) as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            print(f"prime_ext: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+    config, settings = compose([word for word in words if word != "--check"])
+    if "--check" in words:
+        print(describe(*load(settings)))
+        return 0
+    _single_rank()
+    checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
+    train(config, settings)
     if checks is not None:
         checks.finish()
     return 0

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimiser steps: every prompt once, whole groups, and the same rows whatever the number of ranks."""
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given
@@ -27,23 +25,22 @@ def test_an_epoch_meets_every_prompt_once_in_steps_of_about_the_same_size(n, siz
     assert epoch_batches(40, 4, seed, epoch) != epoch_batches(40, 4, seed, epoch + 1)
 
 
-@given(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.integers(1, 3))
-def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
+@given(st.integers(1, 9), st.sampled_from([1, 2, 4]))
+def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
     rows = [TokenRow(torch.arange(3), torch.arange(2 + row)) for row in range(n)]
     fields = {WEIGHT: list(torch.ones(n)), "by_token": [torch.full((2 + row,), float(row)) for row in range(n)]}
     found = []
     for rank in range(ranks):
-        batch = build_batch(rows, fields, rank, ranks, multiple)
-        assert batch.size % (ranks * multiple) == 0 and batch.size - n < ranks * multiple
-        assert len(batch.rows) == batch.size // ranks
-        for place, row in enumerate(batch.tensors[ROW].tolist()):
-            mask = batch.tensors["response_mask"].unbind()[place]
-            values = batch.tensors["by_token"].unbind()[place]
+        batch, share = build_batch(rows, fields, rank, ranks)
+        assert batch[ROW].tolist() == share and len(share) == -(-n // ranks)
+        for place, row in enumerate(share):
+            mask = batch["response_mask"].unbind()[place]
+            values = batch["by_token"].unbind()[place]
             if row < n:
                 found.append(row)
                 assert mask.tolist() == [1] * (2 + row) and values.tolist() == [float(row)] * (2 + row)
             else:
-                assert mask.tolist() == [0] and batch.tensors[WEIGHT][place] == 0 and values.tolist() == [0.0]
+                assert mask.tolist() == [0] and batch[WEIGHT][place] == 0 and values.tolist() == [0.0]
     assert sorted(found) == list(range(n))
 
 
@@ -55,28 +52,11 @@ def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
     assert len(cut.response) == 4 and cut.step_labels == (1.0, None)
 
 
-LONG, TOO_LONG = "p" * 9, "abcdefghij"
-
-
-@pytest.mark.parametrize(
-    ("rows", "overlong", "expected"),
-    [
-        ({"p0": ["abc"], "p1": [TOO_LONG], LONG: ["x"]}, "truncate", ["p0", "p1"]),
-        ({"p0": ["abc", TOO_LONG], "p1": [TOO_LONG], LONG: ["x"]}, "drop", ["p0"]),
-        ({"p0": ["abc"], "p1": ["abc", TOO_LONG]}, "error", "row 2: a response does not fit into data.max_length=8"),
-        ({"p0": ["abc"], LONG: ["x"]}, "error", "row 1: the prompt has 9 tokens, data.max_length=8"),
-        ({LONG: ["x"]}, "truncate", "no prompt leaves room"),
-    ],
-)
-def test_what_does_not_fit_is_cut_dropped_or_refused(rows, overlong, expected):
-    data, number = LabelledData(), itertools.count()
-    for prompt, texts in rows.items():
-        data.add(prompt, "", [Example(0, text, 1.0, f"row {next(number)}") for text in texts])
-    if isinstance(expected, str):
-        with pytest.raises(BadData, match=expected):
-            usable_groups(data, ENCODER, 8, overlong)
-        return
-    kept, counts = usable_groups(data, ENCODER, 8, overlong)
-    assert kept.prompts == expected and list(map(len, kept.prompt_ids)) == [2] * len(expected)
-    assert counts == {"prompts dropped": 1, "responses dropped": 2 if overlong == "drop" else 0}
-    assert [e.text for group in kept.examples for e in group] == (["abc"] if overlong == "drop" else ["abc", TOO_LONG])
+def test_prompts_without_room_for_a_response_are_dropped():
+    data = LabelledData()
+    for prompt in ("p0", "p" * 9, "p1"):
+        data.add(prompt, [Example(0, "abcdefghij", 1.0, "row")])
+    usable, dropped = usable_groups(data, ENCODER, 8)
+    assert (usable.prompts, list(map(len, usable.prompt_ids)), dropped) == (["p0", "p1"], [2, 2], 1)
+    with pytest.raises(BadData, match="no prompt leaves room"):
+        usable_groups(data, ENCODER, 2)
