@@ -137,8 +137,7 @@ def generate_with_progress(
         for response in backend.generate(requests):
             tokens += response.tokens
             failed += response.finish == "failed"
-            seconds = bar.format_dict["elapsed"]
-            said = f"{tokens / seconds:.0f} tokens/s" if seconds > 0 else ""
-            bar.set_postfix_str(said + (f", {failed} failed" if failed else ""), refresh=False)
+            speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} tokens/s" + (f", {failed} failed" if failed else ""), refresh=False)
             bar.update()
             yield response

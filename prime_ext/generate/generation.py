@@ -209,7 +209,7 @@ class BatchedGenerator:
         max_prefill_tokens: padded prompt tokens prefilled together at most (a longer prompt is prefilled alone).
 
     Raises:
-        ValueError: the tokens do not fit the model's vocabulary, or it keeps other state than keys and values.
+        ValueError: the model has too few tokens, or keeps other state than keys and values.
     """
 
     def __init__(
@@ -228,9 +228,6 @@ class BatchedGenerator:
                 f"The tokenizer has {n_tokens} tokens but the model only {n_vocabulary} logits; "
                 "use the tokenizer that was saved with the model, or resize the model's embeddings."
             )
-        outside = [token for token in (*eos_token_ids, pad_token_id) if not 0 <= token < n_vocabulary]
-        if outside:
-            raise ValueError(f"Special token {outside[0]} lies outside the vocabulary of {n_vocabulary} tokens.")
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size is {max_batch_size}; it must be at least 1.")
         if not keeps_plain_cache(model):

@@ -7,8 +7,8 @@ transformers has one stream of random numbers for a batch.
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,44 +20,6 @@ from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, e
 from prime_ext.generate.local_model import LocalBackend, loading
 
 _SMALL = 10_000_000
-
-
-@dataclass(frozen=True)
-class ResponseText:
-    """Tokens of a response as text, up to the first stop text, which counts only after ``min_new_tokens``.
-
-    End tokens and stop texts are not part of the text.
-    """
-
-    tokenizer: Any
-    end_tokens: Collection[int]
-    stop: Sequence[str]
-    min_new_tokens: int = 0
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode without special tokens and, as vLLM, without a character that the end cut in half."""
-        if ids and ids[-1] in self.end_tokens:
-            ids = ids[:-1]
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text).rstrip("\ufffd")
-
-    def ended(self, ids: Sequence[int]) -> bool:
-        """Whether the response ends with its last token because of a stop text."""
-        # A token adds at least one byte, so these hold every stop text that ends with the last token.
-        tail = ids[-max(len(text.encode()) for text in self.stop) - 8 :]
-        early = self.min_new_tokens - 1 - (len(ids) - len(tail))
-        return len(ids) >= self.min_new_tokens and self._cut(tail, early)[1]
-
-    def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
-        """Return the text before the first stop text, and whether there is one."""
-        return self._cut(ids, self.min_new_tokens - 1)
-
-    def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
-        """Cut at a stop text that does not end within the first ``early`` tokens."""
-        text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
-        places = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
-        places = [place for place in places if place >= 0]
-        return (text[: min(places)], True) if places else (text, False)
 
 
 class TransformersBackend(LocalBackend):
@@ -100,9 +62,10 @@ class TransformersBackend(LocalBackend):
         return super().description() | {"device": self.model.device.type}
 
     def problem(self, request: Request) -> str | None:
-        if request.sampling.num_beams > 1 and request.sampling.stop:
-            return "beams have no stop texts; leave out one of the two"
-        if request.sampling.num_beams == 1 and self.generator is None:
+        sampling = request.sampling
+        if sampling.stop and (sampling.num_beams > 1 or sampling.min_new_tokens):
+            return "stop texts go with neither beams nor a shortest length (min_new_tokens)"
+        if sampling.num_beams == 1 and self.generator is None:
             return (
                 f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
                 "beams for it; use --backend vllm"
@@ -132,11 +95,23 @@ class TransformersBackend(LocalBackend):
     def close(self) -> None:
         self.model.to("meta")
 
-    def _text(self, sampling: Sampling) -> ResponseText:
-        return ResponseText(self.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Decode without special tokens and, as vLLM, without a character that the end cut in half."""
+        if ids and ids[-1] in self.eos:
+            ids = ids[:-1]
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).rstrip("\ufffd")
+
+    def _stops(self, stop: Sequence[str], ids: Sequence[int]) -> bool:
+        """Whether a response contains a stop text that its last token completes."""
+        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        tail = self._decode(ids[-max(len(text.encode()) for text in stop) - 8 :])
+        return any(text in tail for text in stop)
 
     def _response(self, request: Request, ids: Sequence[int]) -> Response:
-        said, stopped = self._text(request.sampling).cut(ids)
+        said = self._decode(ids)
+        ends = [place for stop in request.sampling.stop if (place := said.find(stop)) >= 0]
+        said, stopped = said[: min(ends, default=len(said))], bool(ends)
         finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
         return Response(request.key, said, len(ids), len(self.ids(request)), finish)
 
@@ -153,7 +128,7 @@ class TransformersBackend(LocalBackend):
                     top_k=sampling.top_k,
                     seed=request.seed % 2**64,
                     min_new_tokens=sampling.min_new_tokens,
-                    ends=self._text(sampling).ended if sampling.stop else None,
+                    ends=partial(self._stops, sampling.stop) if sampling.stop else None,
                 )
             )
             asked[ticket] = request

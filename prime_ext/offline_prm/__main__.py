@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, LabelledData, is_mixed, prompt_key, read_data
+from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
 from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
@@ -70,36 +70,36 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     return config, settings
 
 
-def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
+def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
     """Return training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
     train = read_data(data.train_files, prm)
     validation = read_data(data.val_files, prm)
     if data.val_fraction:
         # By hash, so that a prompt keeps its side when other rows come or go.
-        splits = [split_of(prompt_key(prompt), data.val_fraction, 0.0, data.split_seed) for prompt in train.prompts]
-        validation = train.select(group for group, split in enumerate(splits) if split == "validation")
-        train = train.select(group for group, split in enumerate(splits) if split == "train")
+        splits = [split_of(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
+        validation = [group for group, split in zip(train, splits, strict=True) if split == "validation"]
+        train = [group for group, split in zip(train, splits, strict=True) if split == "train"]
     if prm.loss in LOSSES_OF_MIXED_GROUPS:
-        train = train.select(group for group, examples in enumerate(train.examples) if is_mixed(examples))
-        if not train.prompts:
+        train = [group for group in train if group.is_mixed]
+        if not train:
             raise BadData(
                 f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
                 f"prm.loss={prm.loss} needs; ce, nca and kto do not"
             )
-    if not train.prompts:
+    if not train:
         raise BadData(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
     return train, validation
 
 
-def describe(train: LabelledData, validation: LabelledData) -> str:
+def describe(train: list[Group], validation: list[Group]) -> str:
     """Return one line about the data."""
-    labels = [example.label for group in train.examples for example in group if example.label is not None]
-    mixed = sum(map(is_mixed, train.examples))
+    labels = [example.label for group in train for example in group.examples if example.label is not None]
+    mixed = sum(group.is_mixed for group in train)
     what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
     return (
-        f"{len(train.prompts)} prompts with {train.n_examples} responses to train on ({what}), "
-        f"{len(validation.prompts)} with {validation.n_examples} held out"
+        f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "
+        f"{len(validation)} with {count_examples(validation)} held out"
     )
 
 
@@ -132,9 +132,9 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
-    for name, count in trainer.dropped.items():
-        if count:
-            say(f"{name}: {count} prompts dropped, longer than data.max_length={settings.data.max_length}")
+    for name, read, used in (("train", data, trainer.data), ("validation", validation, trainer.validation)):
+        if len(used) < len(read):
+            say(f"{name}: {len(read) - len(used)} prompts leave no room in data.max_length={settings.data.max_length}")
     tracking = None
     if main_rank and run.logger:
         tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
@@ -150,8 +150,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "step_prefix": settings.prm.steps.prefix,
             "step_separator": settings.prm.steps.separator,
             "steps": steps,
-            "prompts": len(data.prompts),
-            "responses": data.n_examples,
+            "prompts": len(data),
+            "responses": count_examples(data),
             "validation": trainer.final_metrics,
             "settings": {key: value for key, value in asdict(settings).items() if key != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
@@ -167,14 +167,14 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     dist.destroy_process_group()
 
 
-def _identity(config: "DictConfig", settings: OfflineSettings, data: LabelledData) -> dict[str, Any]:
+def _identity(config: "DictConfig", settings: OfflineSettings, data: list[Group]) -> dict[str, Any]:
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
     values = asdict(settings)
     return {
         "model": str(config.model.path),
-        "training data": data.digest(),
+        "training data": digest(data),
         "ranks": int(os.environ["WORLD_SIZE"]),
         "epochs": settings.trainer.epochs,
         "seed": settings.trainer.seed,

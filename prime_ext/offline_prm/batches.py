@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import BadData, Example, Group
 from prime_ext.prm.worker import ROW
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 
@@ -98,20 +98,17 @@ def build_batch(
     return data, rows
 
 
-def usable_groups(data: LabelledData, encoder: TextEncoder, max_length: int) -> tuple[LabelledData, int]:
-    """Tokenize prompts, drop those that leave no room for a response. Return the rest, and how many were dropped.
+def usable_groups(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
+    """Tokenize prompts and drop those that leave no room for a response.
 
-    Raises ``BadData`` if nothing is left, or a prompt cannot be tokenized.
+    Raises ``BadData`` if nothing is left of any, or a prompt cannot be tokenized.
     """
-    usable = LabelledData()
-    for prompt, examples in zip(data.prompts, data.examples, strict=True):
+    for group in groups:
         try:
-            ids = encoder.prompt(prompt)
+            group.prompt_ids = encoder.prompt(group.prompt)
         except TextError as error:
-            raise BadData(f"{examples[0].where}: {error}") from error
-        if len(ids) < max_length:
-            usable.add(prompt, examples)
-            usable.prompt_ids.append(ids)
-    if not usable.prompts:
+            raise BadData(f"{group.examples[0].where}: {error}") from error
+    usable = [group for group in groups if len(group.prompt_ids) < max_length]
+    if groups and not usable:
         raise BadData(f"no prompt leaves room for a response within data.max_length={max_length}")
-    return usable, len(data.prompts) - len(usable.prompts)
+    return usable

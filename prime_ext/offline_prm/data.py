@@ -3,8 +3,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,12 @@ class BadData(ValueError):
 
 @dataclass(frozen=True)
 class Example:
-    """One response to the prompt number ``group``.
+    """One response.
 
     ``label`` is its outcome in [0, 1], None where only steps are labelled. ``char_ends`` are the positions after each
     step, ``step_labels`` their labels in [0, 1], None where there is none. ``where`` is file and row, for messages.
     """
 
-    group: int
     text: str
     label: float | None
     where: str
@@ -35,43 +34,30 @@ class Example:
 
 
 @dataclass
-class LabelledData:
-    """Prompts, the responses to each, and, where they are needed, the tokens of each prompt.
+class Group:
+    """A prompt with the responses of all rows that have it; its tokens where they are needed."""
 
-    Rows with the same prompt are one group, wherever they are.
-    """
-
-    prompts: list[Prompt] = field(default_factory=list)
-    examples: list[list[Example]] = field(default_factory=list)
-    prompt_ids: list[list[int]] = field(default_factory=list)
-    _number: dict[str, int] = field(default_factory=dict)
-
-    def add(self, prompt: Prompt, examples: Iterable[Example]) -> None:
-        """Add responses to a prompt, which joins its group."""
-        group = self._number.setdefault(prompt_key(prompt), len(self.prompts))
-        if group == len(self.prompts):
-            self.prompts.append(prompt)
-            self.examples.append([])
-        self.examples[group] += [replace(example, group=group) for example in examples]
-
-    def select(self, groups: Iterable[int]) -> "LabelledData":
-        """Return the data of some prompts, in the order given."""
-        selected = LabelledData()
-        for group in groups:
-            selected.add(self.prompts[group], self.examples[group])
-        return selected
+    prompt: Prompt
+    examples: list[Example] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
 
     @property
-    def n_examples(self) -> int:
-        return sum(map(len, self.examples))
+    def is_mixed(self) -> bool:
+        """Whether there are both correct and wrong responses."""
+        return {0.0, 1.0} <= {example.label for example in self.examples}
 
-    def digest(self) -> str:
-        """Hash prompts, responses and labels, in order."""
-        state = hashlib.sha256()
-        for prompt, examples in zip(self.prompts, self.examples, strict=True):
-            content = [prompt_key(prompt), [(e.text, e.label, e.char_ends, e.step_labels) for e in examples]]
-            state.update(json.dumps(content).encode())
-        return state.hexdigest()[:16]
+
+def count_examples(groups: Sequence[Group]) -> int:
+    return sum(len(group.examples) for group in groups)
+
+
+def digest(groups: Sequence[Group]) -> str:
+    """Hash prompts, responses and labels, in order."""
+    state = hashlib.sha256()
+    for group in groups:
+        responses = [(e.text, e.label, e.char_ends, e.step_labels) for e in group.examples]
+        state.update(json.dumps([prompt_key(group.prompt), responses]).encode())
+    return state.hexdigest()[:16]
 
 
 def prompt_key(prompt: Prompt) -> str:
@@ -114,7 +100,7 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
         label = _label(given, f"correctness {number}")
         if prm.hard_labels and label not in (0, 1):
             raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}")
-        yield Example(0, text(said, f"completion {number}"), label, where)
+        yield Example(text(said, f"completion {number}"), label, where)
 
 
 def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple[float | None, ...]:
@@ -153,15 +139,12 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
     if all(label is None for label in labels):
         raise BadRow("no step has a label")
     joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)
-    yield Example(0, joined, None, where, char_ends, labels)
+    yield Example(joined, None, where, char_ends, labels)
 
 
-def read_data(paths: Sequence[str | Path], prm: LossSettings) -> LabelledData:
-    """Read and check all rows: prompts with labelled responses or, for losses of steps, labelled steps.
-
-    Raises ``BadData``.
-    """
-    data = LabelledData()
+def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
+    """Read and check all rows: prompts with labelled responses or, for losses of steps, steps. Raises ``BadData``."""
+    groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""
         try:
@@ -169,16 +152,13 @@ def read_data(paths: Sequence[str | Path], prm: LossSettings) -> LabelledData:
                 where = f"{path} row {number}"
                 if not prm.by_step and "completions" not in row and "response" in row:
                     row = _one_conversation(row)
-                data.add(_prompt(row), (_steps if prm.by_step else _responses)(row, prm, where))
+                prompt = _prompt(row)
+                group = groups.setdefault(prompt_key(prompt), Group(prompt))
+                group.examples += (_steps if prm.by_step else _responses)(row, prm, where)
         except BadRow as error:
             raise BadData(f"{where}: {error}") from error
         except SourceError as error:
             raise BadData(str(error)) from error
         if not where:
             raise BadData(f"{path} has no rows")
-    return data
-
-
-def is_mixed(examples: Sequence[Example]) -> bool:
-    """Whether a prompt has both correct and wrong responses."""
-    return {0.0, 1.0} <= {example.label for example in examples}
+    return list(groups.values())

@@ -14,7 +14,6 @@ from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
 from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
 from prime_ext.offline_prm.batches import TokenRow
-from prime_ext.offline_prm.data import Example
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
 
@@ -72,17 +71,12 @@ class StepLoss(PRMLoss):
         return step_loss(score_BT, label_BT, weight_BT, squared=self.name == "step_mse") * data["dp_size"], {}
 
 
-def outcomes_and_groups(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the label of each response, float32, and the number of its prompt, ``(B,)``."""
-    labels = [float(example.label or 0.0) for example in examples]
-    return torch.tensor(labels), torch.tensor([example.group for example in examples])
-
-
 def validation_metrics(
     settings: LossSettings,
-    examples: Sequence[Example],
     sequences: Sequence[TokenRow],
     ratios: Sequence[torch.Tensor],
+    label_B: torch.Tensor,
+    group_B: torch.Tensor,
 ) -> dict[str, float]:
     """Return cross-entropy and accuracy from the log-ratios of every response token.
 
@@ -92,11 +86,10 @@ def validation_metrics(
     if settings.by_step:
         return _step_metrics(settings, sequences, ratios)
     sum_B = torch.stack([ratio.sum() for ratio in ratios])
-    label_B, group_B = outcomes_and_groups(examples)
     metrics = {
         "val/cross_entropy": float(F.binary_cross_entropy_with_logits(settings.beta * sum_B, label_B)),
         "val/accuracy": absolute_accuracy(sum_B, label_B),
-        "val/responses": float(len(examples)),
+        "val/responses": float(len(ratios)),
     }
     accuracy = pair_accuracy(sum_B, label_B, group_B)
     return metrics if accuracy is None else {**metrics, "val/pair_accuracy": accuracy}

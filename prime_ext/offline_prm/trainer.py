@@ -22,15 +22,8 @@ from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
-from prime_ext.offline_prm.data import Example, LabelledData
-from prime_ext.offline_prm.losses import (
-    STEP_END,
-    STEP_LABEL,
-    STEP_WEIGHT,
-    StepLoss,
-    outcomes_and_groups,
-    validation_metrics,
-)
+from prime_ext.offline_prm.data import Group
+from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
@@ -116,19 +109,15 @@ class OfflineTrainer:
     ``validation`` may be empty.
     """
 
-    def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
+    def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[Group], validation: list[Group]):
         self.config = config
         self.settings = settings
         prm = settings.prm
         self.loss = StepLoss(prm.loss, prm.beta, prm.steps.score) if prm.by_step else PRMLoss(prm.loss, prm.beta)
         self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
-        self.dropped: dict[str, int] = {}
-        max_length = settings.data.max_length
-        self.data, self.dropped["train"] = usable_groups(train, self.encoder, max_length)
-        self.validation = validation
-        if validation.prompts:
-            self.validation, self.dropped["validation"] = usable_groups(validation, self.encoder, max_length)
-        self.per_epoch = steps_per_epoch(len(self.data.prompts), settings.data.prompts_per_step)
+        self.data = usable_groups(train, self.encoder, settings.data.max_length)
+        self.validation = usable_groups(validation, self.encoder, settings.data.max_length)
+        self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)
         self.reference = self._worker(settings.prm.reference_path, forward_only=True)
@@ -186,7 +175,7 @@ class OfflineTrainer:
             while step < self.total_steps:
                 if step // self.per_epoch != epoch:
                     epoch = step // self.per_epoch
-                    batches = epoch_batches(len(self.data.prompts), data.prompts_per_step, data.seed, epoch)
+                    batches = epoch_batches(len(self.data), data.prompts_per_step, data.seed, epoch)
                 metrics = self.train_step(batches[step % self.per_epoch])
                 step += 1
                 last = step == self.total_steps
@@ -204,16 +193,15 @@ class OfflineTrainer:
     def train_step(self, groups: Sequence[int]) -> dict[str, float]:
         """Make one optimizer step on all responses of some prompts, and return its metrics."""
         started = time.perf_counter()
-        examples = [example for group in groups for example in self.data.examples[group]]
-        sequences = self._encode(self.data, examples)
+        sequences, label_B, group_B = self._encode([self.data[group] for group in groups])
         if self.settings.prm.by_step:
             kept, fields = _step_fields(sequences)
         else:
-            kept, fields = self._response_fields(examples, sequences)
+            kept, fields = self._response_fields(sequences, label_B, group_B)
         if not kept:
             # For example prompts of one class under weights that compare classes: nothing to learn from.
             return {"train/responses": 0.0, "train/seconds": time.perf_counter() - started}
-        examples, sequences = [examples[row] for row in kept], [sequences[row] for row in kept]
+        sequences = [sequences[row] for row in kept]
         fields[REFERENCE_LOG_PROBS] = self.score(self.reference, sequences)
         batch, rows = build_batch(sequences, fields, self.dp_rank, self.dp_size, **_UPDATE_OPTIONS)
         if WEIGHT in batch.keys():
@@ -234,7 +222,7 @@ class OfflineTrainer:
         metrics["train/tokens"] = sum(map(len, sequences))
         if not self.settings.prm.by_step:
             sum_B = _ratio_sums(log_probs, fields[REFERENCE_LOG_PROBS])
-            accuracy = pair_accuracy(sum_B, *outcomes_and_groups(examples))
+            accuracy = pair_accuracy(sum_B, label_B[kept], group_B[kept])
             if accuracy is not None:
                 metrics["train/pair_accuracy"] = accuracy
         metrics["train/seconds"] = time.perf_counter() - started
@@ -242,28 +230,29 @@ class OfflineTrainer:
 
     def validate(self) -> dict[str, float]:
         """Return metrics on the held-out prompts; none without any."""
-        data = self.validation
-        if not data.prompts:
+        if not self.validation:
             return {}
-        examples = [example for examples in data.examples for example in examples]
-        sequences = self._encode(data, examples)
+        sequences, label_B, group_B = self._encode(self.validation)
         if self._val_reference is None:
             self._val_reference = self._score_in_parts(self.reference, sequences)
         log_probs = self._score_in_parts(self.worker, sequences)
         ratios = _log_ratios(log_probs, self._val_reference)
-        return validation_metrics(self.settings.prm, examples, sequences, ratios)
+        return validation_metrics(self.settings.prm, sequences, ratios, label_B, group_B)
 
     # ---- parts of a step -----------------------------------------------------------------------------------------
 
-    def _encode(self, data: LabelledData, examples: Sequence[Example]) -> list[TokenRow]:
+    def _encode(self, groups: Sequence[Group]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
+        """Tokenize all responses, and return their labels, float32, and the numbers of their prompts, ``(B,)``."""
+        rows = [(number, group, example) for number, group in enumerate(groups) for example in group.examples]
         limit = self.settings.data.max_length
-        return [encode(self.encoder, data.prompt_ids[example.group], example, limit) for example in examples]
+        sequences = [encode(self.encoder, group.prompt_ids, example, limit) for _, group, example in rows]
+        labels = [float(example.label or 0.0) for _, _, example in rows]
+        return sequences, torch.tensor(labels), torch.tensor([number for number, _, _ in rows])
 
     def _response_fields(
-        self, examples: list[Example], sequences: list[TokenRow]
+        self, sequences: list[TokenRow], label_B: torch.Tensor, group_B: torch.Tensor
     ) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
         """Return the rows that count, and what the loss needs of them."""
-        label_B, group_B = outcomes_and_groups(examples)
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
         loss, score_B = PRM_LOSSES[self.settings.prm.loss], None
         if loss.needs_scores:

@@ -136,7 +136,9 @@ class ResponseCutter:
         """Return the steps of a response; none if it has no tokens."""
         pieces = self._text.pieces(ids)
         if self._ids:
-            ends = _ends_at(ids, self._ids)
+            # Of delimiters in a row the last one ends a step.
+            breaks = [at for at in range(len(ids) - 1) if ids[at] in self._ids and ids[at + 1] not in self._ids]
+            ends = [*breaks, len(ids) - 1] if ids else []
             starts = [0, *(end + 1 for end in ends)]
             return Cut(tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=False)), tuple(ends))
         text, settings = "".join(pieces), self._settings
@@ -146,9 +148,3 @@ class ResponseCutter:
         except TimeoutError:
             spans, timed_out = [(0, len(text))], True
         return Cut(tuple(text[at:end] for at, end in spans), tuple(last_tokens(pieces, spans)), timed_out)
-
-
-def _ends_at(ids: Sequence[int], delimiters: frozenset[int]) -> list[int]:
-    """Return where steps end: at the last of delimiters in a row, and at the end of the response."""
-    last = len(ids) - 1
-    return [at for at, token in enumerate(ids) if at == last or (token in delimiters and ids[at + 1] not in delimiters)]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_llama import CHAT, byte_tokenizer, save_llama
+from tiny_llama import CHAT, save_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
-from prime_ext.generate.transformers_backend import ResponseText
 
 TEXTS = ["1+1?", "a much longer question about nothing", "Ä", "x y z", "0123456789" * 3]
 
@@ -92,15 +91,6 @@ def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_n
     assert (found.finish, found.text) == ("stop", whole.text[: whole.text.index(stop)]) and found.tokens < 20
 
 
-def test_a_stop_text_counts_only_after_the_shortest_length():
-    tokenizer = byte_tokenizer()
-    ids = tokenizer("ab. cd. ef")["input_ids"]
-    text = ResponseText(tokenizer, [1], stop=(".",), min_new_tokens=5)
-    assert [text.ended(ids[:n]) for n in range(1, 11)] == [False] * 6 + [True] * 4
-    assert text.cut(ids) == ("ab. cd", True)
-    assert ResponseText(tokenizer, [1], stop=("zz",)).cut([*ids, 1]) == ("ab. cd. ef", False)
-
-
 # ---- what it shows and refuses ---------------------------------------------------------------------------------------
 
 
@@ -123,7 +113,8 @@ SYSTEM = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     "template, prompt, sampling, message",
     [
         (CHAT, "y" * 100, Sampling(max_new_tokens=29), "100 tokens of prompt and 29 new ones .* context of 128 .* 28"),
-        (CHAT, "y", Sampling(max_new_tokens=4, num_beams=3, stop=("a",)), "beams have no stop texts"),
+        (CHAT, "y", Sampling(max_new_tokens=4, num_beams=3, stop=("a",)), "stop texts go with neither beams"),
+        (CHAT, "y", Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)), "nor a shortest length"),
         (None, SYSTEM, Sampling(max_new_tokens=2), "has no chat template; .*--chat-template"),
         (STRICT, SYSTEM, Sampling(max_new_tokens=2), "the chat template of .* refuses the chat: no system role"),
     ],

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
 
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import BadData, Example, Group
 from prime_ext.prm.worker import ROW, WEIGHT
 from prime_ext.utils.text_tokens import TextEncoder
 
@@ -45,7 +45,7 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
 
 
 def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
-    example = Example(0, "ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
+    example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
     assert whole.step_ends == (1, 6) and whole.step_labels == (1.0, 0.0) and len(whole.response) == 7
     cut = encode(ENCODER, [5, 6], example, 6)
@@ -53,10 +53,8 @@ def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
 
 
 def test_prompts_without_room_for_a_response_are_dropped():
-    data = LabelledData()
-    for prompt in ("p0", "p" * 9, "p1"):
-        data.add(prompt, [Example(0, "abcdefghij", 1.0, "row")])
-    usable, dropped = usable_groups(data, ENCODER, 8)
-    assert (usable.prompts, list(map(len, usable.prompt_ids)), dropped) == (["p0", "p1"], [2, 2], 1)
+    groups = [Group(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
+    usable = usable_groups(groups, ENCODER, 8)
+    assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
     with pytest.raises(BadData, match="no prompt leaves room"):
-        usable_groups(data, ENCODER, 2)
+        usable_groups(groups, ENCODER, 2)

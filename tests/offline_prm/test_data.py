@@ -9,7 +9,7 @@ import pytest
 from tiny_prm import response_rows, step_rows, write_jsonl
 
 from prime_ext.config.checks import defaults_of, read
-from prime_ext.offline_prm.data import BadData, read_data, step_labels
+from prime_ext.offline_prm.data import BadData, digest, read_data, step_labels
 from prime_ext.offline_prm.settings import LossSettings
 
 PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
@@ -20,9 +20,9 @@ def test_parquet_and_json_lines_hold_the_same_data(tmp_path):
     files = [write_jsonl(tmp_path / "d.jsonl", rows), tmp_path / "d.parquet"]
     parquet.write_table(pa.Table.from_pylist(rows), files[1])
     data, other = (read_data([file], PRM) for file in files)
-    assert data.digest() == other.digest()
-    assert [e.text for e in data.examples[0]] == rows[0]["completions"]
-    assert [e.label for e in data.examples[0]] == [float(value) for value in rows[0]["correctness"]]
+    assert digest(data) == digest(other)
+    assert [e.text for e in data[0].examples] == rows[0]["completions"]
+    assert [e.label for e in data[0].examples] == [float(value) for value in rows[0]["correctness"]]
 
 
 QUESTION = {"role": "user", "content": "a"}
@@ -37,9 +37,9 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
         {"response": [QUESTION, {"role": "assistant", "content": "5"}], "label": 1, "dataset": "MATH"},
     ]
     data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], PRM)
-    assert data.prompts == ["a", "b"]
+    assert [group.prompt for group in data] == ["a", "b"]
     expected = [[("1", 1.0), ("3", 0.0), ("4", 0.5), ("5", 1.0)], [("2", 0.0)]]
-    assert [[(e.text, e.label) for e in group] for group in data.examples] == expected
+    assert [[(e.text, e.label) for e in group.examples] for group in data] == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_labels_of_steps(row, after_error, expected):
 def test_steps_become_one_response(tmp_path):
     rows = [*step_rows(1), {"prompt": "p", "completions": ["x", "y"], "labels": [True, False]}]
     data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], replace(PRM, loss="step_ce"))
-    example = data.examples[1][0]
+    example = data[1].examples[0]
     assert example.text == "Step 1: x\n\nStep 2: y" and example.step_labels == (1.0, 0.0) and example.label is None
 
 

@@ -24,7 +24,7 @@ from prime_ext.generate.prm_description import versions
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.scorers.local import check_fit
-from prime_ext.step_rm.train.data import StepDataset, collate, load_splits
+from prime_ext.step_rm.train.data import Row, collate, counts, digest, load_splits
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
@@ -71,12 +71,12 @@ def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
-def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
+def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, list[Row]]) -> str | None:
     """Return the checkpoint to continue from; None for a new run.
 
     Raises ``RunError`` if the folder holds a run with other settings or data.
     """
-    data = {name: {**split.counts(), "digest": split.digest()} for name, split in splits.items()}
+    data = {name: {**counts(rows), "digest": digest(rows)} for name, rows in splits.items()}
     identity = {"settings": settings.of_result, "data": data}
     path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
@@ -169,11 +169,11 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     return headline(logits_NC, torch.as_tensor(prediction.label_ids))
 
 
-def evaluate(trainer: Trainer, splits: dict[str, StepDataset]) -> dict[str, Any]:
+def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:
     """Fit the temperature on the validation split, and report on that and the test split."""
     outputs = {}
     for name in ("validation", "test"):
-        if len(splits[name]):
+        if splits[name]:
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
             outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
     temperature = fit_temperature(*outputs["validation"])
@@ -181,6 +181,6 @@ def evaluate(trainer: Trainer, splits: dict[str, StepDataset]) -> dict[str, Any]
         "temperature": temperature,
         "best_step": trainer.state.best_global_step,
         "steps": trainer.state.global_step,
-        "data": {name: split.counts() for name, split in splits.items()},
+        "data": {name: counts(rows) for name, rows in splits.items()},
         **{name: report(*output, temperature) for name, output in outputs.items()},
     }
