@@ -100,9 +100,9 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
 
     remote = arguments.trust_remote_code
     if arguments.scorer == "classifier":
-        own = (arguments.layout, arguments.separator, arguments.positive_label, arguments.answer_tokens)
-        place = {"device": arguments.device, "dtype": arguments.dtype}
-        return ClassifierScorer(TokenClassifier(arguments.model, *own, arguments.max_length, remote, **place))
+        reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
+        options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
+        return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192

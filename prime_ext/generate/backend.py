@@ -16,10 +16,9 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a response is made.
+    """How a response is made; it ends at the texts of ``stop``, which are not part of it. ``top_k`` 0 means all tokens.
 
-    Temperature 0 is greedy, or the best beam; beams with a temperature are sampled, as transformers does it. ``top_k``
-    0 means all tokens. ``stop`` has texts at which a response ends; they are not part of it.
+    Temperature 0 is greedy, or the best beam; beams with a temperature are sampled, as transformers does it.
     """
 
     temperature: float = 0.0
@@ -33,10 +32,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """A request for one response, which has the same key.
+    """A request for one response, to a chat, shown through the model's template, or to a text, shown as it is.
 
-    A prompt is a chat, shown through the model's template, or a text that is shown as it is. The same request with the
-    same seed gives the same response where the backend can.
+    The same request with the same seed gives the same response where the backend can.
     """
 
     key: str
@@ -47,10 +45,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to a request; the end token counts in ``tokens`` and is not in ``text``.
+    """The response to the request with the same key; the end token counts in ``tokens`` and is not in ``text``.
 
-    ``finish`` is ``stop`` (an end token or stop text), ``length`` (its longest length) or ``failed`` (none), which
-    ``detail`` explains in one line.
+    ``finish`` is ``stop`` (an end token or stop text), ``length`` or ``failed``, which ``detail`` explains in one line.
     """
 
     key: str
@@ -79,10 +76,7 @@ def one_line(text: str) -> str:
 def stream(
     portal: "BlockingPortal", work: Callable[[Callable[[Response], None]], Coroutine[Any, Any, None]]
 ) -> Iterator[Response]:
-    """Yield what a coroutine puts, as it comes, and raise what it raises.
-
-    It runs in the event loop of the portal's thread, and is cancelled when the caller stops early.
-    """
+    """Yield what a coroutine puts in the portal's event loop; it is cancelled when the caller stops early."""
     answers: queue.SimpleQueue[Response | None] = queue.SimpleQueue()
     task = portal.start_task_soon(work, answers.put)
     task.add_done_callback(lambda _: answers.put(None))

@@ -80,10 +80,7 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
-    """Return full weights from the files of all ranks, in their own dtype.
-
-    Raises ``BackendError``: a file is broken, or the weights are not sharded the way FSDP does it.
-    """
+    """Return full weights from the files of all ranks, in their dtype. Raises ``BackendError``: not FSDP's shards."""
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
     # It warns of meshes without process groups; only their placements are read here.
@@ -118,8 +115,7 @@ def build_model(
 ) -> Any:
     """Build a causal language model with these weights, in their dtype, ready to be saved.
 
-    An adapter is merged; then the names are those of peft's model, and ``lora`` has its ``r`` and ``lora_alpha``.
-    ``remote_code``: run code that comes with the model. Raises ``BackendError``: missing or unexpected weights.
+    An adapter, named as by peft, is merged; ``lora`` has its ``r`` and ``lora_alpha``. Raises ``BackendError``.
     """
     from transformers import AutoModelForCausalLM
 
@@ -169,8 +165,7 @@ def export(
 ) -> None:
     """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with its description.
 
-    The dtype None is that of the checkpoint; ``files`` are more text files by name. Raises ``BackendError``, and writes
-    nothing, if the checkpoint is not complete or does not fit its configuration.
+    Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit its configuration.
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 

@@ -32,14 +32,9 @@ StopReason = Literal["stop", "length", "aborted"]
 class GenerationRequest:
     """One completion to generate. Raises ``ValueError`` for a value out of its range.
 
-    Args:
-        temperature: below 1e-5 the most probable token is taken.
-        top_k: number of candidates; -1 or 0 for all.
-        seed: key of the request's stream of uniforms, 0 <= seed < 2**64.
-        min_new_tokens: stop tokens cannot be sampled before this many tokens.
-        stop_token_ids: stop tokens in addition to the end-of-sequence tokens of the engine.
-        ignore_eos: do not stop at the end-of-sequence tokens of the engine.
-        ends: called with the new tokens after each one; whether the completion ends there.
+    A temperature below 1e-5 is greedy; ``top_k`` -1 or 0 means all tokens. The seed, below 2**64, is the key of the
+    request's uniforms. ``stop_token_ids``, and the end-of-sequence tokens unless ``ignore_eos``, are not sampled before
+    ``min_new_tokens``. ``ends`` is called with the new tokens after each one, and says whether the completion ends.
     """
 
     prompt_ids: Sequence[int]
@@ -68,10 +63,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """A completion: its tokens (the stop token included), why it ended, and the log-probabilities of its tokens.
-
-    These are of the distribution that was sampled, after temperature, top-k and top-p, as verl's default.
-    """
+    """A completion: its tokens (the stop token included), their log-probabilities as sampled, and why it ended."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -200,16 +192,10 @@ def keeps_plain_cache(model: PreTrainedModel) -> bool:
 class BatchedGenerator:
     """Continuous batching for a Hugging Face causal language model.
 
-    Args:
-        model: the model, in evaluation mode.
-        eos_token_ids: tokens at which a completion ends.
-        pad_token_id: any valid id; it is masked.
-        n_tokens: number of tokens of the tokenizer; logits from there on are masked, as verl's vLLM server does.
-        max_batch_size: rows decoded together at most.
-        max_prefill_tokens: padded prompt tokens prefilled together at most (a longer prompt is prefilled alone).
+    Logits from the tokenizer's ``n_tokens`` on are masked, as verl's vLLM server does. At most ``max_batch_size`` rows
+    are decoded, and ``max_prefill_tokens`` padded prompt tokens prefilled together (a longer prompt alone).
 
-    Raises:
-        ValueError: the model has too few tokens, or keeps other state than keys and values.
+    Raises ``ValueError``: the model has too few tokens, or keeps other state than keys and values.
     """
 
     def __init__(

@@ -45,10 +45,9 @@ def weights_digest(folder: Path) -> str:
 
 
 def find_model(model: str) -> str:
-    """Return the Hugging Face folder or hub id of what a user names, for transformers and vLLM.
+    """Return the Hugging Face folder or hub id of what a user names. Raises ``BackendError``.
 
-    A checkpoint of verl (the folder with ``fsdp_config.json``, the ``global_step_N`` above it, or the run's folder with
-    ``latest_checkpointed_iteration.txt``) is exported. Raises ``BackendError``.
+    A checkpoint of verl, named as in :mod:`prime_ext.generate.export`, is exported.
     """
     folder = Path(model).expanduser()
     if not folder.exists():
@@ -98,11 +97,7 @@ def loading(name: str) -> Iterator[None]:
 class LocalBackend(Backend):
     """A model on this machine, less its weights. Raises ``BackendError``: no such model, or options it does not allow.
 
-    Attributes:
-        path: Hugging Face folder or hub id.
-        hub: keywords of transformers' loaders.
-        context: tokens of prompt and response together.
-        chat_template: instead of the tokenizer's; None for that one.
+    ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response together.
     """
 
     kind: str
@@ -145,10 +140,7 @@ class LocalBackend(Backend):
         return known
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
-        """Return the prompt without what the tokenizer puts before a text.
-
-        Raises ``BackendError``: a chat for a model without a template, or one that the template refuses.
-        """
+        """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no fitting template."""
         if isinstance(prompt, str):
             return prompt
         if self.chat_template is None and not self.tokenizer.chat_template:

@@ -54,15 +54,16 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
     """Open the backend that the flags of :func:`add_backend_arguments` select."""
     options = {name: getattr(arguments, name) for name in _OPTIONS}
-    kind = arguments.backend or ("vllm" if importlib.util.find_spec("vllm") and _has_gpu() else "transformers")
+    kind = arguments.backend
+    if kind is None:
+        import torch
+
+        kind = "vllm" if importlib.util.find_spec("vllm") and torch.cuda.is_available() else "transformers"
     return open_backend(kind, arguments.model, **options)
 
 
 def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend, one of :data:`KINDS`; options are the flags, with underscores, and None means the default.
-
-    Raises ``BackendError``: options that do not fit together, or no such model.
-    """
+    """Open a backend; options are the flags, with underscores. Raises ``BackendError``: they do not fit together."""
     if kind not in KINDS:
         raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
     given = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -93,9 +94,3 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

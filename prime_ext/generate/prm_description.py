@@ -36,10 +36,9 @@ def versions() -> dict[str, str]:
 
 
 def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, folder: Path) -> dict[str, Any]:
-    """Build :data:`FILE` for a PRM that was trained online, from what the trainer and the checkpoint say.
+    """Build :data:`FILE` for a PRM that was trained online, from what the trainer says and the checkpoint's bias.
 
-    ``bias`` is that of the checkpoint, None without one. Local models are named relative to ``folder``, where the
-    description will be, so that both can move together.
+    Local models are named relative to ``folder``, where the description will be, so that both can move together.
     """
 
     def relative(model: str) -> str:

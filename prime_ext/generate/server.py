@@ -24,17 +24,10 @@ _UNREACHABLE = 8
 
 
 class ServerBackend(Backend):
-    """A model at ``/v1/chat/completions`` and ``/v1/completions``.
+    """A model at ``/v1/chat/completions`` and ``/v1/completions``, the only one of the server if it has no name.
 
-    Raises ``BackendError``: not a URL, or the variable of the key is not set.
-
-    Args:
-        base_url: ``http://host:port/v1``; ``/v1`` may be missing.
-        model: the name it is served under; empty for the only one of the server.
-        api_key_env: environment variable with the key that is sent as a bearer token; empty for none.
-        concurrency: requests at a time.
-        attempts: how often a request is made before it has failed.
-        timeout: seconds without an answer after which an attempt has failed.
+    ``/v1`` may be missing in ``base_url``; ``timeout`` is in seconds, for one attempt. Raises ``BackendError``: not a
+    URL, or the variable of the key is not set.
     """
 
     def __init__(
@@ -57,10 +50,7 @@ class ServerBackend(Backend):
 
     @cached_property
     def _served(self) -> dict[str, Any]:
-        """The entry of the model in the server's list; its name alone if the server has no list.
-
-        Raises ``BackendError``: no server, no access, or it does not serve the model.
-        """
+        """The model's entry in the server's list, or its name if there is no list. Raises ``BackendError``."""
         url = f"{self.url}/models"
         try:
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
@@ -180,12 +170,9 @@ def api_url(base_url: str) -> str:
 
 
 def payload(request: Request, model: str) -> dict[str, Any]:
-    """Return the request as arguments of the client.
-
-    ``top_k`` and ``min_tokens`` are extensions of OpenAI's interface, only sent where they mean something. Seeds are
-    signed 64-bit numbers there, so the highest bit is dropped.
-    """
+    """Return the request as arguments of the client. Seeds are signed there, so the highest bit is dropped."""
     sampling = request.sampling
+    # Not part of OpenAI's interface, so they are only sent where they mean something.
     extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
     return {
         "model": model,
@@ -202,10 +189,7 @@ def payload(request: Request, model: str) -> dict[str, Any]:
 
 
 def read_completion(completion: Any, request: Request) -> Response:
-    """Read an answer. Lengths that a server does not report (``usage``) are 0, with a ``detail``.
-
-    Raises ``ValueError``: no choice, no text, or no reason why it ended.
-    """
+    """Read an answer; lengths that a server does not report are 0. Raises ``ValueError``: it is malformed."""
     try:
         choice = completion.choices[0]
         text = choice.text if isinstance(request.prompt, str) else choice.message.content

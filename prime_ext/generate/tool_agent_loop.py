@@ -28,9 +28,8 @@ from verl.tools.schemas import ToolResponse
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
-# Calls, and those of them that named no tool, whose arguments are not JSON, whose tool raised an error, or did not
-# answer in time; answers that were cut, and that were cleaned; beginnings of a call that are none, and do not count as
-# calls.
+# Calls, and those that named no tool, whose arguments are not JSON, whose tool raised an error or did not answer in
+# time; answers that were cut, and cleaned; beginnings of a call that are none, and do not count as calls.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "unreadable")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
@@ -52,10 +51,7 @@ class ToolThread:
         threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
 
     async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
-        """Return what the call returns.
-
-        Raises ``asyncio.TimeoutError`` (from 3.11 on ``TimeoutError``): it takes longer, or too many earlier ones hang.
-        """
+        """Return what the call returns. Raises ``asyncio.TimeoutError`` after the time, or if too many calls hang."""
         if self.hanging >= MOST_HANGING:
             call.close()
             raise asyncio.TimeoutError
@@ -90,10 +86,9 @@ def forged_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
 
 
 def clean(text: str, tokens: re.Pattern[str] | None) -> str:
-    """Make an answer safe for the policy to read.
+    """Replace lone surrogates and control characters but line ends and tabs by U+FFFD, and break up tokens.
 
-    Lone surrogates and control characters but line ends and tabs become U+FFFD. In whatever looks like a token, such as
-    ``<|im_end|>``, a space follows the first character, so that the tokenizer reads characters and not the token.
+    In whatever looks like a token, such as ``<|im_end|>``, a space follows the first character.
     """
     text = _NO_TEXT.sub("\ufffd", text)
     # Repeated, because pieces left and right of a token may make another one.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers as a backend, on the CPU or a GPU.
 
-Without beams, requests run in the continuous batch of :mod:`prime_ext.generate.generation`, where a response does not
-depend on the other requests. Beams are transformers' own; sampled ones are made one request at a time, since
-transformers has one stream of random numbers for a batch.
+Without beams, requests run in the batch of :mod:`prime_ext.generate.generation`. Beams are transformers' own; sampled
+ones are made one request at a time, since transformers has one stream of random numbers for a batch.
 """
 
 import os
@@ -49,14 +48,8 @@ class TransformersBackend(LocalBackend):
         self.generator: BatchedGenerator | None = None
         if keeps_plain_cache(self.model):
             n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
-            with loading(self.path):
-                self.generator = BatchedGenerator(
-                    self.model,
-                    eos_token_ids=self.eos,
-                    pad_token_id=self.pad,
-                    n_tokens=n_tokens,
-                    max_batch_size=batch_size,
-                )
+            tokens: dict[str, Any] = {"eos_token_ids": self.eos, "pad_token_id": self.pad, "n_tokens": n_tokens}
+            self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=batch_size)
 
     def description(self) -> dict[str, Any]:
         return super().description() | {"device": self.model.device.type}
@@ -109,11 +102,10 @@ class TransformersBackend(LocalBackend):
         return any(text in tail for text in stop)
 
     def _response(self, request: Request, ids: Sequence[int]) -> Response:
-        said = self._decode(ids)
-        ends = [place for stop in request.sampling.stop if (place := said.find(stop)) >= 0]
-        said, stopped = said[: min(ends, default=len(said))], bool(ends)
-        finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
-        return Response(request.key, said, len(ids), len(self.ids(request)), finish)
+        text = self._decode(ids)
+        ends = [place for stop in request.sampling.stop if (place := text.find(stop)) >= 0]
+        finish = "stop" if ends or (ids and ids[-1] in self.eos) else "length"
+        return Response(request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish)
 
     def _continuous(self, generator: BatchedGenerator, requests: Sequence[Request]) -> Iterator[Response]:
         asked: dict[int, Request] = {}

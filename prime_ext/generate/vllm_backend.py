@@ -16,10 +16,7 @@ from prime_ext.generate.local_model import LocalBackend, loading
 
 
 class VLLMBackend(LocalBackend):
-    """A model in vLLM, whose processes start with the first responses, so that checks cost nothing.
-
-    Raises ``BackendError``: no vLLM, no such model, or too few devices.
-    """
+    """A model in vLLM, whose processes start with the first responses. Raises ``BackendError``: it cannot run here."""
 
     kind = "vllm"
 
@@ -40,13 +37,10 @@ class VLLMBackend(LocalBackend):
         import torch
 
         on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
-        if on_cpu and tensor_parallel > 1:
-            raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
-        if not on_cpu and tensor_parallel * data_parallel > n_devices:
-            raise BackendError(
-                f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
-                f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
-            )
+        needed = tensor_parallel * (1 if on_cpu else data_parallel)
+        if needed > max(1, n_devices):
+            asked = f"--tensor-parallel {tensor_parallel} with --data-parallel {data_parallel}"
+            raise BackendError(f"{asked} needs {needed} GPUs, there are {n_devices}")
         super().__init__(model, on_cpu, **options)
         # Of vLLM's AsyncEngineArgs.
         self.arguments: dict[str, Any] = {

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
-from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
+from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.step_rm.question_split import split_of
@@ -80,12 +80,12 @@ def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
         splits = [split_of(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
         validation = [group for group, split in zip(train, splits, strict=True) if split == "validation"]
         train = [group for group, split in zip(train, splits, strict=True) if split == "train"]
-    if prm.loss in LOSSES_OF_MIXED_GROUPS:
+    if prm.loss == "dpo":
         train = [group for group in train if group.is_mixed]
         if not train:
             raise BadData(
                 f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
-                f"prm.loss={prm.loss} needs; ce, nca and kto do not"
+                "prm.loss=dpo needs; ce, nca and kto do not"
             )
     if not train:
         raise BadData(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
@@ -111,7 +111,6 @@ def checks_of(settings: OfflineSettings) -> RunChecks:
 
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
     """Train, validate, save."""
-    import torch
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group
@@ -158,8 +157,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "versions": versions(),
         }
         source = trainer.worker.model_config
-        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
-        model = model.to(getattr(torch, run.export_dtype))
+        # Small learning rates change less than bfloat16 can hold.
+        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code).float()
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
         write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
         say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")

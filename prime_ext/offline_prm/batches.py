@@ -39,8 +39,7 @@ def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:
     """Return the prompts of each optimizer step of an epoch: a permutation, cut into parts of almost equal size.
 
-    No part is smaller than ``prompts_per_step`` (unless there are fewer prompts), so that the last step of an epoch is
-    not a handful of rows with the weight of a full one.
+    No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows counts as a full step.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_groups)
     return [part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))]
@@ -64,10 +63,8 @@ def build_batch(
 ) -> tuple[TensorDict, list[int]]:
     """Pad rows, the same on every rank, to equal shares of the ranks, balanced by length.
 
-    ``fields`` are more values of each row, a scalar or one per response token. ``options`` are of verl's worker.
-
-    Return this rank's share in the form verl's engines take, and the number of each row, at least ``len(sequences)``
-    for padding.
+    ``fields`` are more values of each row, a scalar or one per response token. Return this rank's share in the form of
+    verl's engines, with the options of its worker, and the number of each row, at least ``len(sequences)`` for padding.
     """
     n_rows = len(sequences)
     size = -(-n_rows // data_parallel_size) * data_parallel_size
@@ -99,10 +96,7 @@ def build_batch(
 
 
 def usable_groups(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
-    """Tokenize prompts and drop those that leave no room for a response.
-
-    Raises ``BadData`` if nothing is left of any, or a prompt cannot be tokenized.
-    """
+    """Tokenize prompts and drop those that leave no room for a response. Raises ``BadData`` if none is left."""
     for group in groups:
         try:
             group.prompt_ids = encoder.prompt(group.prompt)

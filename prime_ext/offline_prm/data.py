@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.step_rm.convert import listed, text
 from prime_ext.utils.rows import BadRow, SourceError, whole_rows
@@ -20,10 +21,9 @@ class BadData(ValueError):
 
 @dataclass(frozen=True)
 class Example:
-    """One response.
+    """One response with its outcome in [0, 1], or with the position after each step and its label, None for none.
 
-    ``label`` is its outcome in [0, 1], None where only steps are labelled. ``char_ends`` are the positions after each
-    step, ``step_labels`` their labels in [0, 1], None where there is none. ``where`` is file and row, for messages.
+    ``where`` is file and row, for messages.
     """
 
     text: str
@@ -98,7 +98,7 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
         raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
     for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
         label = _label(given, f"correctness {number}")
-        if prm.hard_labels and label not in (0, 1):
+        if prm.loss in LOSSES_OF_HARD_LABELS and label not in (0, 1):
             raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}")
         yield Example(text(said, f"completion {number}"), label, where)
 

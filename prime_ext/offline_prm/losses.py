@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss from step labels, in the form verl's engines call, and how well a PRM does on held-out responses.
-
-The loss from response labels is the PRM worker's own.
-"""
+"""The loss from step labels, in the form verl's engines call, and metrics on held-out responses."""
 
 from collections.abc import Sequence
 
@@ -78,11 +75,7 @@ def validation_metrics(
     label_B: torch.Tensor,
     group_B: torch.Tensor,
 ) -> dict[str, float]:
-    """Return cross-entropy and accuracy from the log-ratios of every response token.
-
-    With response labels the score is beta * sum q, and the share of a prompt's pairs in the right order is added. With
-    step labels all labelled steps count.
-    """
+    """Return cross-entropy and accuracy, and with response labels the share of a prompt's pairs in the right order."""
     if settings.by_step:
         return _step_metrics(settings, sequences, ratios)
     sum_B = torch.stack([ratio.sum() for ratio in ratios])

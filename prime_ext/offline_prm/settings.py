@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of offline PRM training, checked before a model is loaded. No torch. config/offline_prm_common.yaml explains
-the keys."""
+"""Settings of offline PRM training, explained in config/offline_prm_common.yaml, checked before torch is imported."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_type_hints
@@ -9,11 +8,8 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text, read, refuse
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 
 STEP_LOSSES = ("step_ce", "step_mse")
-# Losses that need responses of both classes.
-LOSSES_OF_MIXED_GROUPS = ("dpo",)
 
 Paths = Annotated[
     list[Text],
@@ -60,10 +56,6 @@ class LossSettings:
         """Whether the data are steps with labels."""
         return self.loss in STEP_LOSSES
 
-    @property
-    def hard_labels(self) -> bool:
-        return self.loss in LOSSES_OF_HARD_LABELS
-
 
 @dataclass(frozen=True, config=STRICT)
 class BatchSettings:
@@ -83,7 +75,6 @@ class RunSettings:
     val_freq: CountOrZero
     seed: CountOrZero
     device: Literal["auto", "cpu", "cuda", "npu"]
-    export_dtype: Literal["float32", "bfloat16", "float16"]
     logger: Annotated[list[str], Field(description="a list of verl's loggers")]
     project_name: str
     experiment_name: str

@@ -58,10 +58,7 @@ class Checkpoints:
         return self.root / f"global_step_{step}"
 
     def latest(self) -> int:
-        """Return the step of the latest complete checkpoint, 0 without any.
-
-        Raises ``RunError`` if a run with other settings or data wrote it.
-        """
+        """Return the latest complete step, 0 for none. Raises ``RunError``: of a run with other settings or data."""
         steps = complete_steps(self.root)
         if not steps:
             return 0
@@ -103,11 +100,7 @@ class MetricsLog:
 
 
 class OfflineTrainer:
-    """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch.
-
-    ``config`` is the resolved configuration, of which verl's sections are read; ``settings`` is the rest of it.
-    ``validation`` may be empty.
-    """
+    """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[Group], validation: list[Group]):
         self.config = config
@@ -153,13 +146,8 @@ class OfflineTrainer:
         worker.reset()
         return worker
 
-    # ---- the loop ------------------------------------------------------------------------------------------------
-
     def fit(self, checkpoints: Checkpoints, log: MetricsLog | None) -> int:
-        """Train from the latest checkpoint, or from the start; ``log`` is None on all ranks but the first.
-
-        Return the number of steps made in all.
-        """
+        """Train from the latest checkpoint, if any, and return the steps; ``log`` is of the first rank."""
         step = checkpoints.latest()
         if step:
             self.worker.load_checkpoint(str(checkpoints.folder(step)))
@@ -170,25 +158,24 @@ class OfflineTrainer:
             if step == 0 and self.final_metrics:
                 log.write(0, self.final_metrics)
         run, data = self.settings.trainer, self.settings.data
-        epoch, batches = -1, []
-        with tqdm(total=self.total_steps, initial=step, desc="implicit PRM", disable=log is None) as progress:
-            while step < self.total_steps:
-                if step // self.per_epoch != epoch:
-                    epoch = step // self.per_epoch
-                    batches = epoch_batches(len(self.data), data.prompts_per_step, data.seed, epoch)
-                metrics = self.train_step(batches[step % self.per_epoch])
-                step += 1
-                last = step == self.total_steps
-                if last or (run.val_freq and step % run.val_freq == 0):
-                    self.final_metrics = self.validate()
-                    metrics.update(self.final_metrics)
-                if log is not None:
-                    log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
-                progress.update()
-                progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
-                if last or (run.save_freq and step % run.save_freq == 0):
-                    checkpoints.save(self.worker, step)
-        return step
+        batches: list[list[int]] = []
+        options = {"total": self.total_steps, "initial": step, "desc": "implicit PRM", "disable": log is None}
+        progress = tqdm(range(step + 1, self.total_steps + 1), **options)
+        for step in progress:
+            epoch, place = divmod(step - 1, self.per_epoch)
+            if place == 0 or not batches:
+                batches = epoch_batches(len(self.data), data.prompts_per_step, data.seed, epoch)
+            metrics = self.train_step(batches[place])
+            last = step == self.total_steps
+            if last or (run.val_freq and step % run.val_freq == 0):
+                self.final_metrics = self.validate()
+                metrics.update(self.final_metrics)
+            if log is not None:
+                log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
+            progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
+            if last or (run.save_freq and step % run.save_freq == 0):
+                checkpoints.save(self.worker, step)
+        return self.total_steps
 
     def train_step(self, groups: Sequence[int]) -> dict[str, float]:
         """Make one optimizer step on all responses of some prompts, and return its metrics."""
@@ -238,8 +225,6 @@ class OfflineTrainer:
         log_probs = self._score_in_parts(self.worker, sequences)
         ratios = _log_ratios(log_probs, self._val_reference)
         return validation_metrics(self.settings.prm, sequences, ratios, label_B, group_B)
-
-    # ---- parts of a step -----------------------------------------------------------------------------------------
 
     def _encode(self, groups: Sequence[Group]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
         """Tokenize all responses, and return their labels, float32, and the numbers of their prompts, ``(B,)``."""

@@ -36,16 +36,9 @@ SHEPHERD_TAG = "\u043a\u0438"
 _FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
 
 
-# ---- formats: a row in, labelled steps out; BadRow for a row that cannot be read -------------------------------------
-
-
 @dataclass
 class Context:
-    """State of a file whose rows are converted in their order.
-
-    ``counts`` has what was left out or mended, by reason. ``chain`` is PSPO's response so far, without its first
-    ``offset`` steps.
-    """
+    """State of a file whose rows are converted in their order: ``chain`` is PSPO's response from step ``offset`` on."""
 
     source: str
     counts: Counter[str]
@@ -79,8 +72,7 @@ def listed(row: Row, name: str) -> list[Any]:
 def pspo(row: Row, context: Context) -> Steps:
     """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
 
-    The rows of a response follow one another, each with its predecessor only; joined they give all previous steps.
-    There is no question.
+    Rows of a response follow one another; joined they give all previous steps. There is no question.
     """
     label = str(row.get("label")).strip()
     if label not in ("-1", "0", "1"):
@@ -105,8 +97,7 @@ def pspo(row: Row, context: Context) -> Steps:
 def prm800k(row: Row, context: Context) -> Steps:
     """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step, alternatives included.
 
-    The previous steps are those that the labeler chose or wrote; the row ends where there is neither. Completions that
-    are flagged or not rated make no step.
+    Previous steps are those that the labeler chose or wrote. Flagged or unrated completions make no step.
     """
     question, label = row.get("question"), row.get("label")
     if not isinstance(question, Mapping) or not isinstance(label, Mapping):
@@ -190,18 +181,12 @@ FORMATS: dict[str, Callable[[Row, Context], Steps]] = {
 }
 
 
-# ---- inputs, their labels and their split ----------------------------------------------------------------------------
-
 # The first step with each input, and how often each label was given to it.
 Inputs = dict[bytes, tuple[LabelledStep, list[int]]]
 
 
 def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inputs:
-    """Read files, given with the names of their formats. A row that breaks in the middle gives no step.
-
-    Raises:
-        StepRMError, SourceError: a file has no rows, cannot be read, or is mostly in another format.
-    """
+    """Read files, each with its format. Raises ``StepRMError``, ``SourceError``: no rows, or mostly of another one."""
     inputs: Inputs = {}
     for name, path in files:
         context = Context(f"{name.replace('-', '_')}:{path.name.partition('.')[0]}", counts)
@@ -260,11 +245,9 @@ def pair_key(step: LabelledStep) -> bytes:
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
-
-
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
         prog="python -m prime_ext.step_rm.convert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -273,25 +256,20 @@ def parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
     for name, converter in FORMATS.items():
         first_line = (converter.__doc__ or "").strip().splitlines()[0]
-        top.add_argument(
+        parser.add_argument(
             f"--{name}", type=partial(lambda name, path: (name, Path(path)), name), help=first_line, **files
         )
-    top.add_argument("--output", type=Path, required=True, help="the parquet file")
-    top.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
-    top.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
-    top.add_argument("--seed", type=int, default=0, help="of the split")
-    top.add_argument(
+    parser.add_argument("--output", type=Path, required=True, help="the parquet file")
+    parser.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    parser.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    parser.add_argument("--seed", type=int, default=0, help="of the split")
+    parser.add_argument(
         "--near-duplicates",
         choices=NEAR_DUPLICATES,
         default="numbers",
         help="whether long questions that differ in numbers only stay together (default: numbers, they do)",
     )
-    return top
-
-
-@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
-def main(words: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(words)
+    options = parser.parse_args(words)
     if not options.files:
         raise StepRMError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
     if not (options.validation >= 0 <= options.test and options.validation + options.test < 1):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file in its folder that says so.
 
-Training, the local scorer and the servers all get the ids that are made here. Segment ids (``token_type_ids``) are not
-used: PSPO's code drops them as well, and servers do not take them. Special tokens in a step are text: a policy that
-writes ``[SEP]`` must not open a step.
+Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not take them. Special
+tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
 """
 
 import itertools
@@ -52,10 +51,9 @@ class PairFormat:
 
 @dataclass(frozen=True)
 class Input:
-    """What a model reads at once: a step with those before it, or a complete response. Equal ones have equal scores.
+    """What a model reads at once: a step with those before it, or a response, whose scores are read at ``ends``.
 
-    ``ends`` are the indices in ``ids`` at which the scores of a response's steps are read. ``context_cut`` and
-    ``step_cut`` say whether the context or the step lost tokens.
+    ``context_cut`` and ``step_cut`` say whether the context or the step lost tokens.
     """
 
     ids: tuple[int, ...]
@@ -73,8 +71,8 @@ _Frame = tuple[list[int], list[int], list[int]]
 class PairEncoder:
     """Tokenize inputs of at most ``max_length`` tokens.
 
-    The current step is kept: the previous steps lose their beginning first, then the question its end, and a step that
-    is too long on its own loses its end. Raises ``StepRMError`` if the tokenizer's format leaves no room.
+    The previous steps lose their beginning first, then the question its end, and a step that is too long on its own its
+    end. Raises ``StepRMError`` if the tokenizer's format leaves no room.
     """
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
@@ -107,9 +105,8 @@ class PairEncoder:
         return framed[:start], framed[start + len(probe) :]
 
     def _pair_frame(self) -> _Frame:
-        """Return the tokenizer's own format for two texts; that of one text if it puts nothing between them."""
-        probe = self._ids("a")
-        begin, rest = self._around("a")
+        """Return the tokenizer's format for two texts; that of one text if it puts nothing between them."""
+        probe, (begin, rest) = self._ids("a"), self._around("a")
         at = _find(probe, rest) or 0
         between, end = rest[:at], rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
@@ -165,12 +162,9 @@ class Description:
 
 
 def read_description(path: str | Path, pair_format: PairFormat | None = None) -> Description:
-    """Read the description of a model in a folder.
+    """Read the description of a model in a folder. ``pair_format`` is for a model without one.
 
-    ``pair_format`` is for a model that was trained elsewhere; it must not contradict a description.
-
-    Raises:
-        StepRMError: no such model, no three classes with a label map, a broken description, or a contradiction.
+    Raises ``StepRMError``: no such model, no three classes with a label map, a broken description, or a contradiction.
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():

@@ -35,10 +35,7 @@ def normal_form(text: str, mask_numbers: bool = True) -> str:
 
 
 def group_of(question: str, near_duplicates: str = "numbers") -> str:
-    """Name the group of questions that must stay together, in 16 hexadecimal digits.
-
-    ``near_duplicates`` is ``numbers`` (the rule above) or ``text`` (numbers always count).
-    """
+    """Name the group of questions that stay together; numbers always count with ``text``, not with ``numbers``."""
     form = normal_form(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]
 

@@ -19,11 +19,7 @@ ROWS_PER_WRITE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """One step with its label: a row of the file. docs/reference/step_rm.md lists the columns.
-
-    ``question`` is empty where the source has none. ``previous`` has all earlier steps that are known. ``split`` and
-    ``group`` are empty before they are chosen.
-    """
+    """One step with its label: a row of the file. ``split`` and ``group`` are empty before they are chosen."""
 
     question: str
     previous: tuple[str, ...]

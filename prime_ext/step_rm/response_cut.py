@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a generated response: their texts, and the tokens at which they end.
 
-The implicit PRM sums its token rewards between the ends; a step reward model reads the texts.
-
 Decoding a prefix for every token would take quadratic time, and decoding tokens one by one breaks characters of several
 tokens and loses the spaces of sentencepiece. So a token is decoded once, after an anchor, and remembered; only tokens
 that hold parts of a character are decoded together with their neighbors.
@@ -85,10 +83,9 @@ class TokenText:
 
 
 def last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
-    """Return the number of the last token of each step; the last step takes all that are left.
+    """Return the number of the last token of each step, the same for steps that share their only token.
 
-    A token belongs to the step of its first character; one with the empty text to that of the next character. Steps
-    that share their only token have the same number.
+    A token belongs to the step of its first character; one with the empty text to that of the next character.
     """
     ends = list(accumulate(len(piece) for piece in pieces))
     inner = [min(bisect.bisect_left(ends, end), len(ends) - 1) for _, end in spans[:-1]]
@@ -97,10 +94,7 @@ def last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
 
 @dataclass(frozen=True)
 class Cut:
-    """The texts of a response's steps, and the number of the last token of each.
-
-    ``timed_out``: the pattern took too long, so the response is one step.
-    """
+    """The texts of a response's steps and the number of each one's last token; one step if the pattern timed out."""
 
     texts: tuple[str, ...]
     ends: tuple[int, ...]

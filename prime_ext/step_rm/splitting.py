@@ -159,10 +159,7 @@ def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
 
 
 def split_at_pattern(text: str, pattern: str) -> list[Span]:
-    """Split where the pattern matches (syntax of the ``regex`` package, ``^`` and ``$`` at lines).
-
-    Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`.
-    """
+    """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`."""
     matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
     return spans_between(text, _with_content(text, [match.start() for match in matches]))
 
@@ -198,13 +195,9 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
 
 
 def split_steps(text: str, splitter: str = "auto", argument: str | Sequence[str] | None = None) -> list[Span]:
-    """Split a response into spans.
+    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``, which are the argument.
 
-    ``splitter`` is a name of :data:`SPLITTERS`, or ``pattern`` or ``delimiters`` with the like as ``argument``.
-
-    Raises:
-        ValueError: unknown splitter, or the argument it needs is missing.
-        TimeoutError: the custom pattern took too long on this text.
+    Raises ``ValueError``: unknown splitter, or no argument for it. ``TimeoutError``: the pattern took too long.
     """
     if splitter == "pattern" and isinstance(argument, str):
         return split_at_pattern(text, argument)

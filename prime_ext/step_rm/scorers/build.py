@@ -69,13 +69,5 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
 
     # The separator is not read with turns.
     separator = "" if settings.layout == "turns" else settings.separator
-    model = TokenClassifier(
-        path,
-        settings.layout,
-        separator,
-        answer_tokens=settings.answer_tokens,
-        trust_remote_code=remote_code,
-        device=settings.device,
-        dtype=settings.dtype,
-    )
-    return LocalScorer(model)
+    reading = (settings.layout, separator, settings.answer_tokens)
+    return LocalScorer(TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code))

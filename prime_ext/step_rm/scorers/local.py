@@ -23,10 +23,7 @@ BATCH_TOKENS = 16384
 
 
 def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
-    """Yield batches of inputs of similar length, the longest first.
-
-    A batch has at most ``batch_tokens`` tokens, padding included, and at least one input.
-    """
+    """Yield batches of similar lengths, of at most ``batch_tokens`` padded tokens or one input, the longest first."""
     ordered = sorted(inputs, key=len, reverse=True)
     while ordered:
         size = max(1, batch_tokens // len(ordered[0]))
@@ -42,10 +39,7 @@ def padded(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torc
 
 
 def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
-    """Choose device and dtype of a model: by default an accelerator with bfloat16, or the CPU with float32.
-
-    Raises ``StepRMError`` if torch has no such dtype.
-    """
+    """Choose, by default an accelerator in bfloat16 or the CPU in float32. Raises ``StepRMError``: no such dtype."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = getattr(torch, dtype or ("float32" if place.type == "cpu" else "bfloat16"), None)
     if not isinstance(chosen, torch.dtype):
@@ -63,10 +57,7 @@ def usable_positions(config: Any) -> float:
 
 
 def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
-    """Check that a model takes a tokenizer's ids and inputs of this length, and return the id to pad with.
-
-    Raises ``StepRMError`` if it does not.
-    """
+    """Return the id to pad with. Raises ``StepRMError`` if tokenizer or length do not fit the model."""
     size = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > size:
         raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
@@ -112,11 +103,7 @@ class StepModel(ABC):
 
 
 class StepClassifier(StepModel):
-    """A sequence-classification model of transformers, which reads an input for each step.
-
-    ``path`` is a folder as ``python -m prime_ext.step_rm.train`` writes it; ``pair_format`` is for models without a
-    description.
-    """
+    """A sequence-classification model in a folder, which reads an input for each step. See ``read_description``."""
 
     def __init__(
         self,

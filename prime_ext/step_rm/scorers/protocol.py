@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every scorer of steps takes and gives. Each distinct input is scored once, and remembered.
 
-A model or a server that cannot work at all (other classes, no label map, scores that are not finite, a request that is
-refused) raises :class:`~prime_ext.step_rm.labels.StepRMError` with one line. A server that does not answer in time is a
-:class:`ScoringFailure` of the responses concerned. Neither ever becomes a score.
+A model or a server that cannot work at all (other classes, scores that are not finite, a request that is refused)
+raises ``StepRMError``. A server that does not answer in time is a :class:`ScoringFailure`. Neither becomes a score.
 """
 
 import math
@@ -32,10 +31,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepScores:
-    """Probabilities of each step of a response; they sum to 1.
-
-    ``contexts_cut`` counts steps whose previous steps, or question, lost tokens; ``steps_cut`` those that were cut.
-    """
+    """Probabilities of each step of a response, and how many steps lost tokens of their context, or of their own."""
 
     probabilities: tuple[Probabilities, ...]
     contexts_cut: int = 0

@@ -28,17 +28,10 @@ class TokenClassifier(StepModel):
     predicted, and every earlier answer calls its step right, as RLHFlow's evaluation does
     (github.com/RLHFlow/RLHF-Reward-Modeling). Special tokens that a step spells out are text.
 
-    Args:
-        path: folder, or name on the hub.
-        layout: ``plain`` (TRL: the prompt as it is), ``chat`` (through the chat template) or ``turns`` (RLHFlow).
-        separator: text after each step; not read with ``turns``.
-        positive_label: class that means "right".
-        answer_tokens: what a causal language model, in place of a classifier, answers to a right and to a wrong step.
-        max_length: tokens of an input at most; None: what the model's positions allow.
-        device, dtype: see :func:`~prime_ext.step_rm.scorers.local.device_and_dtype`.
+    ``answer_tokens`` are what a causal language model, in place of a classifier, answers to a right and a wrong step.
+    ``positive_label`` is the class of right ones; ``max_length`` counts tokens, None for the model's positions.
 
-    Raises:
-        StepRMError: the model is not such a PRM, or lacks the class, a token or the dtype.
+    Raises ``StepRMError``: the model is not such a PRM, or lacks the class or a token.
     """
 
     def __init__(
@@ -46,12 +39,12 @@ class TokenClassifier(StepModel):
         path: str,
         layout: Literal["plain", "chat", "turns"] = "plain",
         separator: str = "\n",
-        positive_label: int = 1,
         answer_tokens: Sequence[str] | None = None,
-        max_length: int | None = None,
-        trust_remote_code: bool = False,
         device: str | torch.device | None = None,
         dtype: str | None = None,
+        trust_remote_code: bool = False,
+        positive_label: int = 1,
+        max_length: int | None = None,
     ):
         from transformers import (
             AutoConfig,
@@ -125,10 +118,7 @@ class TokenClassifier(StepModel):
 
     @torch.inference_mode()
     def probabilities(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
-        """Return the probability that each step of each response is right.
-
-        Raises ``StepRMError`` unless the model gives a finite number for each class.
-        """
+        """Return the probability that each step of each response is right. Raises ``StepRMError``: not finite."""
         logits_BTC = self._logits(batch)
         if self.answer_tokens is None and logits_BTC.shape[-1] != len(self.columns):
             raise StepRMError(f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(self.columns)}")

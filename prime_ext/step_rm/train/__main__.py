@@ -45,8 +45,7 @@ def checks_of(settings: StepRMSettings) -> RunChecks:
 
 
 def print_summary(results: dict[str, Any], output_dir: str) -> None:
-    print(f"best checkpoint: step {results['best_step']} of {results['steps']}")
-    print(f"temperature {results['temperature']:.4f}")
+    print(f"best step {results['best_step']} of {results['steps']}, temperature {results['temperature']:.4f}")
     for name in ("validation", "test"):
         if part := results.get(name):
             accuracy = f"accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f})"

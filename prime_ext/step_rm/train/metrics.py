@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a step classifier is, and the temperature that calibrates its probabilities.
-
-Axes: N steps, C = 3 classes in the order -1, 0, 1.
-"""
+"""Metrics of a step classifier (N steps, C = 3 classes in the order -1, 0, 1), and the temperature of its logits."""
 
 from typing import Any
 

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training run: the model, transformers' Trainer, then calibration, evaluation and export."""
+"""The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
+import hashlib
+import itertools
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -23,21 +29,79 @@ from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
-from prime_ext.step_rm.scorers.local import check_fit
-from prime_ext.step_rm.train.data import Row, collate, counts, digest, load_splits
+from prime_ext.step_rm.question_split import SPLITS
+from prime_ext.step_rm.records import read_steps
+from prime_ext.step_rm.scorers.local import check_fit, padded
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from prime_ext.utils.run_store import check_identity
 
 FINGERPRINT = "run.json"
+# Rows that are tokenized in one call.
+ROWS_AT_ONCE = 1024
+
+
+class Row(NamedTuple):
+    """What the model reads of a step, and its class: 0 to 2 for the labels -1, 0, 1."""
+
+    ids: np.ndarray
+    label: int
+    context_cut: bool
+    step_cut: bool
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """Hash inputs and classes, in order."""
+    state = hashlib.blake2b(np.asarray([row.label for row in rows], dtype=np.int8).tobytes(), digest_size=8)
+    for row in rows:
+        state.update(len(row.ids).to_bytes(4, "big") + row.ids.tobytes())
+    return state.hexdigest()
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Count rows, rows of each label, and over-long ones."""
+    classes = Counter(row.label for row in rows)
+    labels = {f"label {label}": classes[at] for at, label in enumerate(LABELS)}
+    cut = {"previous steps cut": sum(row.context_cut for row in rows), "steps cut": sum(row.step_cut for row in rows)}
+    return {"steps": len(rows), **labels, **cut}
+
+
+def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Row]]:
+    """Tokenize all splits of all files. Raises ``StepRMError``: a broken file, or splits that cannot be used."""
+    splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
+    places: dict[str, str] = {}
+    for path in paths:
+        rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
+        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
+            for (number, row), item in zip(part, encoded, strict=True):
+                if places.setdefault(row.group, row.split) != row.split:
+                    raise StepRMError(
+                        f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
+                        "elsewhere; convert all files in one go, or with the same shares and seed"
+                    )
+                ids = np.asarray(item.ids, dtype=np.int32)
+                splits[row.split].append(Row(ids, LABELS.index(row.label), item.context_cut, item.step_cut))
+    for name in ("train", "validation"):
+        if not splits[name]:
+            raise StepRMError(
+                f"no step is in the split {name}; convert with other shares or another seed, or with "
+                "--near-duplicates text if the questions differ in numbers only"
+            )
+    if len({row.label for row in splits["train"]}) < 2:
+        raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'][0].label]}")
+    return splits
+
+
+def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
+    """Build a batch, padded on the right with the id ``pad``."""
+    id_BT, mask_BT = padded([torch.from_numpy(row.ids).long() for row in rows], pad)
+    return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row.label for row in rows])}
 
 
 def load_model(settings: ModelSettings) -> Any:
-    """Load the model with a head for -1, 0, 1, its own if it has one.
-
-    Raises ``StepRMError`` if its head has other classes.
-    """
+    """Load the model with a head for -1, 0, 1, its own or a new one. Raises ``StepRMError``: a head for others."""
     path, remote = settings.path, {"trust_remote_code": settings.trust_remote_code}
     config = AutoConfig.from_pretrained(path, **remote)
     if any("SequenceClassification" in name for name in config.architectures or []):
@@ -72,10 +136,7 @@ def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
 
 
 def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, list[Row]]) -> str | None:
-    """Return the checkpoint to continue from; None for a new run.
-
-    Raises ``RunError`` if the folder holds a run with other settings or data.
-    """
+    """Return the checkpoint to continue from, None for none. Raises ``RunError``: other settings or data."""
     data = {name: {**counts(rows), "digest": digest(rows)} for name, rows in splits.items()}
     identity = {"settings": settings.of_result, "data": data}
     path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
