@@ -26,8 +26,6 @@ def model_path(tmp_path_factory):
 
 ACTOR = Path("global_step_3", "actor")
 
-# ---- Hugging Face ----------------------------------------------------------------------------------------------------
-
 
 def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
     for name in (str(model_path), "Qwen/Qwen2.5-Math-7B", "gpt2"):
@@ -44,7 +42,6 @@ def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(mode
     [
         (lambda path: None, "--model .*here does not exist"),
         (lambda path: path.write_text(""), "here is neither "),
-        (lambda path: (path / "config.json").mkdir(parents=True), "here is neither "),
         (lambda path: write_json(path / "config.json", {}), "here is neither "),
         (lambda path: (path / "global_step_1" / "actor" / "dist_ckpt").mkdir(parents=True), "global_step_1"),
         (lambda path: (path / "actor" / "model" / "dist_ckpt").mkdir(parents=True), "Megatron; .*verl.model_merger"),
@@ -56,9 +53,6 @@ def test_what_is_no_model_is_one_line_with_what_was_found(tmp_path, make, messag
         find_model(str(tmp_path / "here"))
 
 
-# ---- what an exported PRM says ---------------------------------------------------------------------------------------
-
-
 def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_stayed(model_path, tmp_path):
     run = {"prm": "org/sft", "reference": str(model_path), "reference_moves": False, "beta": 0.5, "loss": "ce"}
     found = prm_description(run, {"bias": -0.25}, tmp_path / "prm")
@@ -68,9 +62,6 @@ def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_
     assert read == {**found, "reference": str(model_path.resolve())} and read["initial_model"] == "org/sft"
     assert prm_description({**run, "reference_moves": True}, {"bias": -0.25}, tmp_path)["bias"] is None
     assert read_description("org/sft") == {}
-
-
-# ---- checkpoints of verl ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

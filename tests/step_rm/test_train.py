@@ -5,13 +5,11 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_step_rm import chain_rows, save_bert, save_llama
 
 from prime_ext.step_rm.convert import main as convert
-from prime_ext.step_rm.description import FILE, read_description
+from prime_ext.step_rm.description import read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
@@ -20,8 +18,6 @@ from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.run import MetricsFile, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 from prime_ext.utils.files import read_json
-
-# ---- metrics -----------------------------------------------------------------------------------------------------
 
 
 def test_the_report_worked_out_by_hand():
@@ -35,15 +31,15 @@ def test_the_report_worked_out_by_hand():
     assert (found["steps"], found["majority"]) == (4, 0.5)
 
 
-@given(st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 3))
-def test_the_temperature_that_was_put_in_is_found(temperature, seed):
-    generator = torch.Generator().manual_seed(seed)
+@pytest.mark.parametrize("temperature", [0.3, 4.0])
+def test_the_temperature_that_was_put_in_is_found(temperature):
+    generator = torch.Generator().manual_seed(0)
     logits_NC = 2 * torch.randn(20_000, 3, generator=generator)
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
     before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
-    assert after["nll"] <= before["nll"] + 1e-9 and after["accuracy"] == before["accuracy"]
+    assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 
 def test_a_head_with_our_classes_is_kept_and_another_refused(tmp_path):
@@ -54,9 +50,6 @@ def test_a_head_with_our_classes_is_kept_and_another_refused(tmp_path):
         path = save_bert(tmp_path / names[0], labels=dict(enumerate(names)))
         with pytest.raises(StepRMError, match="which are not -1, 0 and 1|in the order|has 2 labels"):
             load_model(ModelSettings(str(path), False))
-
-
-# ---- runs --------------------------------------------------------------------------------------------------------
 
 
 def converted(folder, rows, name, *words):
@@ -92,10 +85,6 @@ def run(folder, output, **more):
     return main([f"{key}={value}" for key, value in values.items()])
 
 
-def results(output):
-    return read_json(output / "results.json")
-
-
 def logged(output, key):
     lines = [json.loads(line)["data"] for line in (output / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if key in line]
@@ -103,13 +92,12 @@ def logged(output, key):
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    output = folder / "trained"
-    assert run(folder, output) == 0
-    return output
+    assert run(folder, folder / "trained") == 0
+    return folder / "trained"
 
 
 def test_it_learns_and_everything_is_written(trained):
-    found = results(trained)
+    found = read_json(trained / "results.json")
     assert found["test"]["accuracy"] > 0.85 > found["test"]["majority"] + 0.2
     assert found["data"]["train"]["steps"] == sum(found["data"]["train"][f"label {label}"] for label in (-1, 0, 1))
     assert len(logged(trained, "eval_macro_f1")) == 4
@@ -144,7 +132,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trai
     # The second time nothing is left to train.
     for _ in range(2):
         assert run(folder, output) == 0
-        assert results(output) == results(trained)
+        assert read_json(output / "results.json") == read_json(trained / "results.json")
         expected, found = (load_file(each / "model" / "model.safetensors") for each in (trained, output))
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
@@ -158,7 +146,6 @@ def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
     for line, cut in zip(first, second, strict=True):
         assert cut["loss"] == pytest.approx(line["loss"], rel=1e-3)
         assert cut["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-2)
-    assert results(other)["validation"]["nll"] == pytest.approx(results(one)["validation"]["nll"], rel=2e-2)
 
 
 def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(folder):
@@ -167,41 +154,32 @@ def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(fol
     options |= {"data.strip_markers": True, "optim.lr": 1e-12, "optim.epochs": 30, "trainer.patience": 2}
     options |= {"trainer.metric": "nll", "trainer.evals_per_epoch": 3}
     assert run(folder, output, **options) == 0
-    found = results(output)
     assert len(logged(output, "eval_nll")) == 3
-    assert found["data"]["train"]["previous steps cut"] > 0
-    assert (output / "model" / FILE).is_file() and StepClassifier(output / "model").description.pair_format.question
+    assert read_json(output / "results.json")["data"]["train"]["previous steps cut"] > 0
+    assert StepClassifier(output / "model").description.pair_format.question
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
         ({"model.path": "/nowhere"}, "model.path=/nowhere"),
-        ({"model.path": "no-such/model"}, "model.path=no-such/model"),
         ({"model.path": "???"}, "model.path"),
         ({"data.files": "nowhere.parquet"}, "nowhere.parquet does not exist"),
         ({"data.max_length": 4000}, "max_length=4000"),
-        ({"data.layout": "x"}, "data.layout='x'"),
         ({"optim.lr": 0}, "optim.lr=0"),
-        ({"trainer.metric": "f2"}, "trainer.metric='f2'"),
         ({"trainer.typo": 1}, "typo"),
         ({"data.files": "ALL_TRAIN"}, "no step is in the split validation"),
-        ({"data.files": "ONE_LABEL"}, "have the label 1"),
         ({"data.files": "[STEPS,OTHER_SEED]"}, "convert all files in one go"),
     ],
 )
 def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message):
-    places = {
-        "ALL_TRAIN": (chain_rows(300), ("--validation", "0", "--test", "0")),
-        "ONE_LABEL": ([{"question": f"{k}?", "steps": ["a"], "labels": [1]} for k in range(50)], SHARES),
-        "OTHER_SEED": (chain_rows(300), (*SHARES, "--seed", "7")),
-    }
-    files = str(change.get("data.files", "")).replace("STEPS", str(folder / "steps.parquet"))
-    for name, (rows, words) in places.items():
+    files = str(change.get("data.files", folder / "steps.parquet")).replace("STEPS", str(folder / "steps.parquet"))
+    others = {"ALL_TRAIN": ("--validation", "0", "--test", "0"), "OTHER_SEED": (*SHARES, "--seed", "7")}
+    for name, words in others.items():
         if name in files:
-            files = files.replace(name, str(converted(tmp_path, rows, name, *words)))
+            files = files.replace(name, str(converted(tmp_path, chain_rows(300), name, *words)))
     capsys.readouterr()
-    assert run(folder, tmp_path / "out", **{**change, **({"data.files": files} if files else {})}) == 2
+    assert run(folder, tmp_path / "out", **{**change, "data.files": files}) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
     assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "out" / "model").exists()
