@@ -214,8 +214,9 @@ class BatchedGenerator:
                 f"The tokenizer has {n_tokens} tokens but the model only {n_vocabulary} logits; "
                 "use the tokenizer that was saved with the model, or resize the model's embeddings."
             )
-        if max_batch_size < 1:
-            raise ValueError(f"max_batch_size is {max_batch_size}; it must be at least 1.")
+        outside = [token for token in (*eos_token_ids, pad_token_id) if not 0 <= token < n_vocabulary]
+        if outside:
+            raise ValueError(f"Special token {outside[0]} lies outside the vocabulary of {n_vocabulary} tokens.")
         if not keeps_plain_cache(model):
             raise ValueError(
                 f"{type(model).__name__} does not keep plain keys and values in its cache; "

@@ -49,7 +49,8 @@ class TransformersBackend(LocalBackend):
         if keeps_plain_cache(self.model):
             n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
             tokens: dict[str, Any] = {"eos_token_ids": self.eos, "pad_token_id": self.pad, "n_tokens": n_tokens}
-            self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=batch_size)
+            with loading(self.path):
+                self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=batch_size)
 
     def description(self) -> dict[str, Any]:
         return super().description() | {"device": self.model.device.type}

@@ -93,7 +93,6 @@ def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
 
 
 def describe(train: list[Group], validation: list[Group]) -> str:
-    """Return one line about the data."""
     labels = [example.label for group in train for example in group.examples if example.label is not None]
     mixed = sum(group.is_mixed for group in train)
     what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
@@ -110,7 +109,6 @@ def checks_of(settings: OfflineSettings) -> RunChecks:
 
 
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
-    """Train, validate, save."""
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group

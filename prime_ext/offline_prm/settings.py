@@ -53,7 +53,6 @@ class LossSettings:
 
     @property
     def by_step(self) -> bool:
-        """Whether the data are steps with labels."""
         return self.loss in STEP_LOSSES
 
 

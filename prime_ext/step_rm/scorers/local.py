@@ -88,10 +88,10 @@ class StepModel(ABC):
         self.model = model.eval().requires_grad_(False).to(self.device)
 
     def _logits(self, batch: Sequence[Any]) -> torch.Tensor:
-        """Return the logits of inputs with ``ids``, float32, from one pass."""
+        """Return the logits of inputs with ``ids`` from one pass."""
         id_BT, mask_BT = padded([torch.tensor(item.ids) for item in batch], self.pad)
         # Models with their own code may return a tuple.
-        return self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device))[0].float()
+        return self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device))[0]
 
     @abstractmethod
     def read(self, chains: Sequence[Chain]) -> list[Reading]:
@@ -128,7 +128,8 @@ class StepClassifier(StepModel):
     @torch.inference_mode()
     def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
         order, temperature = self.description.labels, self.description.temperature
-        return [[calibrated(row, order, temperature, self.where)] for row in self._logits(batch).softmax(-1).tolist()]
+        rows = self._logits(batch).float().softmax(-1).tolist()
+        return [[calibrated(row, order, temperature, self.where)] for row in rows]
 
 
 class LocalScorer(StepScorer):

@@ -122,7 +122,8 @@ class TokenClassifier(StepModel):
         logits_BTC = self._logits(batch)
         if self.answer_tokens is None and logits_BTC.shape[-1] != len(self.columns):
             raise StepRMError(f"{self.where} gave {logits_BTC.shape[-1]} numbers a token, not {len(self.columns)}")
-        right_BT = logits_BTC[..., self.columns].softmax(-1)[..., self.positive].cpu()
+        # A causal model has a logit for every token of the vocabulary, of which only these are copied.
+        right_BT = logits_BTC[..., self.columns].float().softmax(-1)[..., self.positive].cpu()
         rights = [right_BT[row, list(tokens.ends)].tolist() for row, tokens in enumerate(batch)]
         if any(value != value for values in rights for value in values):
             raise StepRMError(f"{self.where} gave scores that are not finite numbers")
