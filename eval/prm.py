@@ -40,7 +40,7 @@ from eval.prm_scorers import (
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
@@ -99,9 +99,9 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
 
     remote = arguments.trust_remote_code
     if arguments.scorer == "classifier":
-        own = (arguments.layout, arguments.separator, arguments.positive_label, arguments.answer_tokens)
-        reader = TokenReader(arguments.model, *own, arguments.max_length, remote)
-        return ClassifierScorer(TokenClassifier(reader, arguments.device, arguments.dtype))
+        reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
+        options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
+        return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192

@@ -110,10 +110,10 @@ class ClassifierScorer:
     """Probability of the positive class at the end of each step, by a token-classification model."""
 
     def __init__(self, model: TokenClassifier):
-        self.model, self.max_length = model, model.reader.max_length
+        self.model, self.max_length = model, model.max_length
 
     def tokens(self, response: Response) -> TokenizedSteps:
-        return self.model.reader.tokens(response.prompt, response.steps)
+        return self.model.tokens(response.prompt, response.steps)
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``probability`` of each step."""

@@ -31,7 +31,7 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
 # ---- metrics ----
@@ -202,8 +202,8 @@ def test_models_that_change_their_logits_are_recognised(tmp_path):
 @pytest.mark.parametrize("separator", ["\n", ""])
 @pytest.mark.parametrize("layout", ["plain", "chat"])
 def test_a_classifier_is_read_after_each_step(models, separator, layout):
-    reader = TokenReader(str(models["classifier"]), layout=layout, separator=separator, max_length=200)
-    scorer = ClassifierScorer(TokenClassifier(reader, CPU))
+    options = {"layout": layout, "separator": separator, "max_length": 200}
+    scorer = ClassifierScorer(TokenClassifier(str(models["classifier"]), **options, device=CPU))
     rows = [scorer.tokens(item) for item in RESPONSES]
     model = AutoModelForTokenClassification.from_pretrained(models["classifier"])
     tokenizer = byte_tokenizer()
