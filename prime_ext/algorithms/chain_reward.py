@@ -14,14 +14,7 @@ SINGLE_STEPS = ("zero", "keep")
 
 @dataclass(frozen=True)
 class ChainValue:
-    """One row per response.
-
-    Attributes:
-        count_B: number of steps n.
-        score_B: accumulated score F; 0 without a step.
-        factor_B: what F^power is multiplied by, the rule for single steps included.
-        reward_B: the product.
-    """
+    """Number of steps n, accumulated score F (0 without a step), factor on F^power, and the product, ``(B,)`` each."""
 
     count_B: torch.Tensor
     score_B: torch.Tensor
@@ -37,9 +30,8 @@ class ChainReward:
     released with PSPO is geometric, power 2, ``released``. All three give 0 to a chain of at most one step.
 
     Attributes:
-        accumulation: mode of :func:`accumulate`; ``none`` if steps are paid for themselves and only
-            :meth:`length_factor` is wanted.
-        first_weight: what the first score is multiplied by.
+        accumulation: mode of :func:`accumulate`; ``none`` where only :meth:`length_factor` is wanted.
+        first_weight: factor on the first score.
         power: of the accumulated score.
         single_step: ``zero``: a chain of one step is worth 0; ``keep``: it is valued like the others.
         shape: a key of :data:`SHAPES`.
@@ -103,15 +95,10 @@ class ChainReward:
 def break_even_filler(
     value: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], score: torch.Tensor, steps: torch.Tensor
 ) -> torch.Tensor:
-    """The lowest score with which one more step does not lower the reward of a chain; NaN if none in [0, 1] does.
+    """Find the lowest score p with which one more step does not lower a chain's reward; NaN if none in [0, 1] does.
 
-    For geometric accumulation: the chain's F becomes (F^n p)^(1 / (n + 1)). With a shape h(n) and power 1 this is
-    p = F (h(n) / h(n + 1))^(n + 1). A filler of this quality or better pays, whatever it says.
-
-    Args:
-        value: reward of an accumulated score and a number of steps, monotone in the score: :meth:`ChainReward.value`.
-        score: F of the chain before, in (0, 1].
-        steps: n before, >= 1.
+    For geometric accumulation, where F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1 the result is
+    F (h(n) / h(n + 1))^(n + 1). ``value`` is :meth:`ChainReward.value`, ``score`` F in (0, 1], ``steps`` n >= 1.
     """
     score, steps = torch.broadcast_tensors(score.double(), steps.double())
     before = value(score, steps)

@@ -10,13 +10,13 @@ from prime_ext.algorithms.returns import kept
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """Which rows belong together. Time and memory grow linearly with the number of rows.
+    """Which rows belong together, in linear time and memory.
 
     Attributes:
-        index_B: number of the group, ``0 .. n_groups - 1``; invalid rows carry ``n_groups``.
-        valid_B: rows that take part; invalid ones (padding) belong to no group, whatever their id says.
-        size_B: number of valid rows in the group of each row, 0 for invalid rows.
-        n_groups: number of groups with a valid row.
+        index_B: number of the group, ``0 .. n_groups - 1``; ``n_groups`` for invalid rows.
+        valid_B: rows that take part; padding belongs to no group, whatever its id.
+        size_B: valid rows in the group of each row, 0 for invalid rows.
+        n_groups: groups with a valid row.
     """
 
     index_B: torch.Tensor
@@ -46,10 +46,7 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Standard deviation with Bessel's correction; exactly 0 for groups of one, constant groups and invalid rows.
-
-        Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
-        """
+        """Standard deviation with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
         return kept(std_B, ~self.constant(value_B))

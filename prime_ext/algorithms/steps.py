@@ -34,8 +34,8 @@ class StepSpans:
 def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     """Cut each response after its boundary tokens; the last valid token closes the last step.
 
-    A response without a boundary is one step, a boundary at the last token makes no empty step, and a row without valid
-    tokens has no step. Boundaries outside the mask are ignored.
+    A boundary at the last token makes no empty step, and a row without valid tokens has no step. Boundaries outside the
+    mask are ignored.
     """
     mask_BT = mask_BT.bool()
     end_BT = (boundary_BT.bool() & mask_BT) | last_token_mask(mask_BT)
@@ -52,10 +52,7 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
 
 
 def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
-    """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64.
-
-    Where a step ends for who reads the whole response, a tool's answers included; one token must be valid.
-    """
+    """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses that train the implicit PRM from outcome labels, by name, each in two parts.
 
-* ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over the global
-  batch: whatever looks at other rows happens here.
-* ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is a sum
-  over its rows. Engines may cut the batch as they like and spread it over ranks: sum and gradient stay the same.
-
-Multiply ``rows.weight_B`` by 1 / (rows in the mini-batch) before the batch is sent, see :class:`RowFields`.
+* ``prepare(label_B, group_B, valid_B, score_B=None) -> RowFields`` runs once, on the driver, over the global batch:
+  whatever looks at other rows happens here.
+* ``loss(log_ratio_BT, mask_BT, rows, beta) -> scalar`` runs on a worker for one micro-batch and is a sum over its
+  rows: however engines cut the batch, sum and gradient stay the same.
 """
 
 from collections.abc import Callable

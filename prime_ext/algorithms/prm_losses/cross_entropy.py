@@ -24,8 +24,7 @@ def cross_entropy_loss(
 ) -> torch.Tensor:
     """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Eq. 4, where b = 0).
 
-    From the logits, so that a saturated PRM still receives a gradient. ln 2 at initialisation if the weights sum to one
-    and b is 0. A trained b takes over what all responses have in common; the log-ratios need only tell them apart.
+    From the logits, so that a saturated PRM still receives a gradient.
     """
     sum_B = log_ratio_sum(log_ratio_BT, mask_BT)
     target_B = rows.target_B.to(sum_B.dtype)

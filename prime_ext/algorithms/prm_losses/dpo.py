@@ -11,9 +11,8 @@ from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
     """Pair each correct response with the mean of the wrong ones of its prompt, and each wrong one with the correct.
 
-    Rows of prompts with one class only have no opponent and do not count: against an opponent of 0 they would all be
-    pushed to one side. Labels must be 0 or 1, since a fraction is on neither side. Target: the label. Offset: the mean
-    summed log-ratio of the opponents before the update, not multiplied by beta.
+    Rows of prompts with one class only do not count. Target: the label, 0 or 1. Offset: the mean summed log-ratio of
+    the opponents before the update, not multiplied by beta.
     """
     n_correct_B = groups.sum(label_B)
     n_wrong_B = groups.sum(1.0 - label_B)
@@ -27,9 +26,8 @@ def dpo_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor)
 def dpo_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
     """sum_i w_i * -log sigmoid(beta * s_i * (h_i - offset_i)), s_i = +1 for correct and -1 for wrong responses.
 
-    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME; ln 2 at initialisation. For prompts with one
-    correct and one wrong response it has the value of DPO over pairs at the parameters that made the offsets, and half
-    its gradient, because each pair is met once from each side and averaged over rows.
+    The detached form of DPO (arXiv 2305.18290) in verl's recipe of PRIME. For prompts with one correct and one wrong
+    response it has the value of DPO over pairs at the parameters that made the offsets, and half its gradient.
     """
     sign_B = 2.0 * rows.target_B - 1.0
     margin_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)

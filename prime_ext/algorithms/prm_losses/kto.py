@@ -10,9 +10,8 @@ from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum
 def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor) -> RowFields:
     """Anchor z = max(0, mean_j h_j) over the global batch, not over a rank; both classes weigh the same.
 
-    The paper takes z over mismatched pairs, a prompt with a response to another prompt, which costs another forward
-    pass; here it is taken over the rollouts themselves. Every row counts, whatever its group. Target: the label, 0 or
-    1. Offset: z, in units of log-ratios.
+    The paper takes z over prompts with responses to other prompts, for another forward pass; here it is taken over the
+    rollouts themselves. Target: the label, 0 or 1. Offset: z, in units of log-ratios.
     """
     valid_B = groups.valid_B
     z = (score_B.sum() / valid_B.sum().clamp_min(1)).clamp_min(0.0)
@@ -22,8 +21,7 @@ def kto_rows(label_B: torch.Tensor, groups: PromptGroups, score_B: torch.Tensor)
 def kto_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields, beta: float) -> torch.Tensor:
     """sum_i w_i * [1 - sigmoid(beta * s_i * (h_i - z))], s_i = +1 for correct, -1 for wrong (arXiv 2402.01306, Eq. 7).
 
-    1/2 at initialisation. Unlike the other losses it saturates on purpose: a response far on the wrong side has no
-    gradient either.
+    It saturates on purpose: a response far on the wrong side has no gradient either.
     """
     sign_B = 2.0 * rows.target_B - 1.0
     gain_B = beta * sign_B * (log_ratio_sum(log_ratio_BT, mask_BT) - rows.offset_B)

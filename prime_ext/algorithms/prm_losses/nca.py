@@ -11,9 +11,7 @@ from prime_ext.algorithms.prm_losses.row_fields import RowFields, log_ratio_sum,
 def nca_rows(label_B: torch.Tensor, groups: PromptGroups) -> RowFields:
     """p_i = y_i / sum_j y_j over the K responses of the prompt; prompts weigh the same whatever their K.
 
-    A prompt without a correct response has no first term: its responses are only pushed down. One with only correct
-    responses is pulled towards h = 0. Target: K * p_i, the weight of the first term relative to
-    the second one.
+    Target: K * p_i, the weight of the first term relative to the second one; 0 without a correct response.
     """
     total_B, size_B = groups.sum(label_B), groups.size_B.to(label_B.dtype)
     target_B = torch.where(total_B > 0, size_B * label_B / torch.where(total_B > 0, total_B, 1.0), 0.0)
@@ -25,8 +23,7 @@ def nca_loss(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, rows: RowFields,
     """sum_i w_i * [-K p_i log sigmoid(r_i) - log sigmoid(-r_i)], r_i = beta * h_i (NCA, arXiv 2402.05369).
 
     Averaged over the K rows of a prompt this is -sum_i p_i log sigmoid(r_i) - (1/K) sum_i log sigmoid(-r_i), the form
-    for rewards whose temperature goes to 0; for one correct and one wrong response it is
-    softplus(-r_w) + softplus(r_w) / 2 + softplus(r_l) / 2. 2 ln 2 at initialisation.
+    for rewards whose temperature goes to 0.
     """
     logit_B = beta * log_ratio_sum(log_ratio_BT, mask_BT)
     loss_B = -rows.target_B * F.logsigmoid(logit_B) - F.logsigmoid(-logit_B)

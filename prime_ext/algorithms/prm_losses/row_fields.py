@@ -14,12 +14,10 @@ class RowFields:
     """Three numbers per rollout. With them, a loss is a sum over rows and needs no other row.
 
     Attributes:
-        weight_B: weight of the row relative to the others: 0 for rows that do not count, mean 1 over those that do. The
-            caller divides by the number of rows in the mini-batch (multiplies by the weights of ``plan_mini_batches``);
-            the sum over micro-batches and ranks is then the loss of the mini-batch. Rows that do not count still take
-            up their place in that number, unless the caller leaves them out with :attr:`counts_B`.
+        weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the rows of the
+            mini-batch, those that do not count included.
         target_B: what the row is trained towards; the outcome label, or as the loss says.
-        offset_B: opponent, anchor or margin, as the loss says; 0 where it has none.
+        offset_B: opponent or anchor, as the loss says; 0 where it has none.
     """
 
     weight_B: torch.Tensor
@@ -34,10 +32,6 @@ class RowFields:
     def __getitem__(self, rows: Any) -> "RowFields":
         """The fields of some rows, by any index of a tensor: a micro-batch."""
         return RowFields(self.weight_B[rows], self.target_B[rows], self.offset_B[rows])
-
-    def scaled(self, factor_B: torch.Tensor) -> "RowFields":
-        """The same rows with weights multiplied by a factor, such as 1 / (rows in the mini-batch)."""
-        return RowFields(self.weight_B * factor_B, self.target_B, self.offset_B)
 
 
 def relative(weight_B: torch.Tensor) -> torch.Tensor:
