@@ -85,7 +85,7 @@ class PolicyTargets:
         if self.settings.anchor.enable:
             self._average = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
             self._average.reset()
-            self._average.take_over_weights("policy")
+            self._average.average_weights("policy", 0.0)
 
     def coefficients(self, gate: float) -> dict[str, float]:
         """Coefficient of each divergence in the policy's loss of a step, by role.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from prime_ext.config.settings import ReplaySettings
-from prime_ext.prm.replay import PRMReplay, pack
+from prime_ext.prm.replay import PRMReplay
 
 
 def rollout(number):
@@ -28,8 +28,7 @@ def rollout(number):
 
 def batch_of(numbers):
     rows = [rollout(number) for number in numbers]
-    labels = torch.stack([row.pop("label") for row in rows])
-    return pack({name: [row[name] for row in rows] for name in rows[0]}, labels)
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def numbers_of(drawn):

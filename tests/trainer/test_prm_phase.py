@@ -50,8 +50,8 @@ class UpdatedPRM:
         self.replayed_B, self.rows_of_plan = replayed_B, mini_batch_rows
         return batch
 
-    def mini_batches(self, batch, *_):
-        return torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys])
+    def plan(self, batch, *_):
+        return SimpleNamespace(mini_batch_B=torch.tensor([self.mini_batch_of_key.get(key, 0) for key in batch.keys]))
 
     def rows_with_replay(self, new, replayed):
         return self.mini_batch_rows + -(-replayed // (new // self.mini_batch_rows))
@@ -61,17 +61,14 @@ class UpdatedPRM:
         self.fields_of_score = batch.fields
         self.write(batch, PRM_LOG_PROBS, self.sign)
 
-    def update(self, batch, mini_batch_rows=None):
+    def update(self, batch, mini_batch_rows=None, score=False):
+        if score:
+            self.write(batch, PRM_LOG_PROBS, self.sign)
         self.passes += 1
         self.fields_of_update, self.rows_of_update = batch.fields, mini_batch_rows
         self.rows_trained_on = {key: dict(self.queue.fields["train"][key]) for key in batch.keys}
         self.sign = 1.0
         return {"loss": 0.7}
-
-    def update_and_score(self, batch, mini_batch_rows=None):
-        self.score(batch)
-        self.passes -= 1
-        return self.update(batch, mini_batch_rows)
 
     def take_pass_counts(self):
         return {}
