@@ -48,8 +48,8 @@ class PromptJudge:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
-        max_response_length: tokens at which a response is cut off; 0 for no limit.
-        end_tokens: gives the tokens that end a response. One of that length that ends with such a token is whole.
+        max_response_length: tokens at which a response is cut off, unless the last one ends it; 0 for no limit.
+        end_tokens: returns the tokens that end a response.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class PromptJudge:
         self._verifier = verifier
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
-        """Judge prompts from their rollouts; those that the verifier could not judge leave the store and ``partition``.
+        """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store and ``partition``.
 
         Args:
-            uids: prompts all of whose rollouts have ended and that have no verdict yet.
+            uids: the prompts.
             partition_id: where their rollouts are in the store.
             partition: tags of the rollouts by key.
 

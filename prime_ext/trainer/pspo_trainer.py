@@ -37,12 +37,11 @@ class ScoringFailed(RuntimeError):
 def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings) -> torch.Tensor:
     """Rewards at the policy's own tokens of a response, ``(T,)`` float32; they sum to its reward.
 
-    The manager has read all tokens: what a step that ends in a tool's answer is worth is paid at the last own token
-    before, and a response without any own token is paid nothing.
+    A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
 
     Args:
-        info: extra info of the manager.
-        mask_T: 1 for own tokens of the response as the trainer has it.
+        info: extra info of the manager, which has read all tokens.
+        mask_T: 1 for own tokens of the response.
         settings: the section ``pspo``.
 
     Raises:
@@ -102,12 +101,11 @@ def scored_rows(
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
+    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
-    metrics of the step. The rows of a batch have the order of the data, and a checkpoint holds the adaptive
-    coefficient of the KL penalty: verl has the order in which responses arrived, and starts the coefficient anew.
-    Everything else, estimators included, is verl's. A subclass names in ``base_mode`` the verl mode it builds on.
+    metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
+    of the KL penalty. A subclass names in ``base_mode`` the verl mode it builds on.
     """
 
     base_mode: str
@@ -152,7 +150,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
-        """verl's balancing, which also fills up the batch, of the responses that count."""
+        """Balance, and fill up, the responses that count."""
         batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))

@@ -74,10 +74,9 @@ def advantages(step: PrimeStep, gate: float) -> tuple[torch.Tensor, torch.Tensor
 
 
 def build_sources(step: PrimeStep, gate: float) -> dict[str, RewardSource]:
-    """Outcome and process rewards with their coefficients, or their sum where one critic values both; turns' rewards.
+    """Outcome, process and turn rewards with their coefficients; one sum where one critic values the first two.
 
-    The process source is normalised over the global batch; it is missing when its coefficient is 0, and enters with the
-    coefficient 0 when the gate is shut.
+    The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate is shut.
     """
     spans = step.spans()
     if step.turn_end_BT is not None and step.valid_B.any():

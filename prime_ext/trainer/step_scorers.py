@@ -14,11 +14,10 @@ from prime_ext.utils import transfer_queue as transfer
 
 
 def step_scorer(step: PrimeStep, batch: KVBatchMeta) -> KVBatchMeta:
-    """The scores that the manager ``naive_with_step_scores`` told with the rewards.
+    """Read the scores that the manager ``naive_with_step_scores`` returned with the rewards.
 
-    The score of a step is put at the step's last token. Where that is outside of the mask, as at the end of a
-    tool's answer, it is the last one before; steps that share it are one, with the lowest of their scores. A
-    response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
+    The score of a step is put at its last token in the mask; steps that share one are one, with the lowest of their
+    scores. A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
 
     Raises:
         RuntimeError: the steps are those of another output of the agent loop.
@@ -44,16 +43,13 @@ def step_scorer(step: PrimeStep, batch: KVBatchMeta) -> KVBatchMeta:
     step.process_reward_BT = reward_BT
     pay_B = response_pay(step)
     step.measure_sums(pay_B)
-    # What differs by the rounding of float32 is a tie.
+    # Differences below float32 rounding count as ties.
     step.measure_pairs(pay_B.round(decimals=6), "before")
     return batch
 
 
 def response_pay(step: PrimeStep) -> torch.Tensor:
-    """Compute what the process rewards pay a response in all, ``(B,)``: with ``min_form`` a soft minimum of its scores.
-
-    The normalization, which changes no order, comes later.
-    """
+    """Compute what the process rewards pay a response in all, ``(B,)``, before normalization, which keeps the order."""
     assert step.process_reward_BT is not None
     paid_BT, _ = shaping_of(step.settings)(step.process_reward_BT, step.mask_BT, step.spans())
     return paid_BT.sum(-1)
