@@ -2,10 +2,9 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
 
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 
@@ -13,9 +12,6 @@ from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
-Threshold = Annotated[Count | None, Field(description="null or a whole number >= 1")]
-
-
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
@@ -51,7 +47,7 @@ def check_async(config: DictConfig) -> Iterable[str]:
         return
     kinds = {
         f"trainer.v1.{section}.num_warmup_batches": PositiveOrZero,
-        "trainer.v1.sampler.max_off_policy_threshold": Threshold,
+        "trainer.v1.sampler.max_off_policy_threshold": Count | None,
         "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
     }
     own = dict.fromkeys((_SYNC_STEP, f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)

@@ -185,10 +185,7 @@ class StepSettings:
 
     splitter: Literal[TextSplitter, "pattern", "delimiters"]
     pattern: Annotated[Text, AfterValidator(_compiles)] | None
-    delimiters: Annotated[
-        Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None,
-        Field(description="a list of strings, or a list of token ids"),
-    ]
+    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None
 
     def problems(self, section: str) -> Iterable[str]:
         """``pattern`` and ``delimiters`` are there where they are read, and only there."""

@@ -52,10 +52,7 @@ class ScorerSettings(Section):
     architecture: Literal["sequence_classification", "token_classification"]
     separator: str
     layout: Literal["plain", "chat", "turns"]
-    answer_tokens: Annotated[
-        Annotated[list[Text], Field(min_length=2, max_length=2)] | None,
-        Field(description="two tokens, of a right and of a wrong step"),
-    ]
+    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
     pair_format: Mapping[str, Any] | None
     device: Text | None
     dtype: Text | None

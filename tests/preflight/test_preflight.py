@@ -144,7 +144,7 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 )
 def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
     (problem,) = problems_of({key: value}, name)
-    assert problem.startswith((f"{key}={value!r} must be", f"{key}={value!r} is not one of"))
+    assert problem.startswith(f"{key}={value!r} must be ")
 
 
 @pytest.mark.parametrize("section", ["prime", "prime.filter", "prm"])
