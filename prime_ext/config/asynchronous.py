@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 
@@ -20,7 +20,7 @@ def _whole(value: Any, least: int) -> bool:
 
 
 def base_mode(config: DictConfig) -> str:
-    """The mode of verl that the trainer builds on: the section of ``trainer.v1`` with its keys."""
+    """The mode of verl that the trainer builds on, a section of ``trainer.v1``."""
     return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
 
 
@@ -52,8 +52,6 @@ def check_async(config: DictConfig) -> Iterable[str]:
     }
     own = dict.fromkeys((_SYNC_STEP, f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
     yield from wrong_values(config, kinds)
-    if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        yield "skip.rollout_tq.enable=true replays whole batches, which no asynchronous mode submits; set it to false"
     if section == "separate_async":
         yield from [*wrong_values(config, own)] or _check_separate(config)
 

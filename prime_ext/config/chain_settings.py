@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of how the steps of a response become one reward: the configuration group ``chain``, which stands under
-``prime.process`` and ``pspo``. Nothing here imports torch; a test compares the names with the algorithms.
+"""The configuration group ``chain``, in ``prime.process`` and ``pspo``: how the steps of a response become one reward.
+
+Nothing here imports torch; a test compares the names with the algorithms.
 """
 
 from collections.abc import Iterable
@@ -67,7 +68,7 @@ class ShapingSettings:
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
-    """What does not go together in ``prime.process`` or ``pspo``: how scores accumulate, are shaped and are paid."""
+    """What does not go together in ``prime.process`` or ``pspo``."""
     accumulation, shape, weibull = settings.accumulation, settings.shaping.name, settings.shaping.weibull
     accumulates = accumulation.mode != "none"
     plain = f"with {prefix}.accumulation.mode=none"

@@ -129,7 +129,8 @@ def _shown(value: Any) -> str:
 
 def _problem(error: Any, prefix: str, values: Any) -> tuple[str, str]:
     """Return the key of an error of pydantic with its value, and what is wrong with it."""
-    key, section, value = prefix, {}, values
+    section: Mapping[str, Any] = {}
+    key, value = prefix, values
     for name in error["loc"]:
         if not isinstance(value, Mapping) or name not in value:
             # A missing key, or a member of a union.

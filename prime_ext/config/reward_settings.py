@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of how rewards become advantages: ``prime.outcome``, ``prime.process``, ``prime.turns``,
-``prime.anchor``, ``prime.steps``.
+"""``prime.outcome``, ``prime.process``, ``prime.turns``, ``prime.anchor`` and ``prime.steps``.
 
-What the tables of algorithms hold is repeated here, because nothing in this file imports torch; a test compares them.
+Nothing here imports torch, so the names of the algorithms are repeated; a test compares them.
 """
 
 from collections.abc import Iterable
@@ -12,25 +11,8 @@ import regex
 from pydantic import AfterValidator, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.chain_settings import (
-    AccumulationSettings,
-    Credit,
-    ShapingSettings,
-    StepScore,
-    chain_problems,
-)
-from prime_ext.config.checks import (
-    STRICT,
-    Count,
-    Positive,
-    PositiveOrZero,
-    Reading,
-    Share,
-    Switch,
-    Text,
-    defaults_of,
-    unread,
-)
+from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, StepScore, chain_problems
+from prime_ext.config.checks import STRICT, Count, Positive, PositiveOrZero, Share, Switch, Text, defaults_of, unread
 
 Granularity = Literal["token", "step", "turn", "response"]
 Normalization = Literal["batch_max", "return_std", "none"]
@@ -95,31 +77,25 @@ class ProcessSettings:
         """Whether steps are paid; those of the granularity ``turn`` are turns."""
         return self.granularity in ("step", "turn")
 
-    def _readings(self) -> list[Reading]:
-        """What keys are read with, beside those of the estimator and of the group ``chain``."""
-        key, place, scorer = "prime.process", self.granularity, self.scorer
-        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
-        of_tokens = ("target", "form", "step_score")
-        return [
-            (of_steps, self.of_steps, f"with {key}.granularity={place}, only with step or turn"),
-            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
-        ]
-
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        key, granularity = "prime.process", self.granularity
+        key, granularity, scorer = "prime.process", self.granularity, self.scorer
+        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
+        of_tokens = ("target", "form", "step_score")
+        readings = [
+            (of_steps, self.of_steps, f"with {key}.granularity={granularity}, only with step or turn"),
+            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
+        ]
         defaults = defaults_of("prime/prime.yaml")["process"] | defaults_of("chain/plain.yaml")
-        yield from unread(self, defaults, key, self._readings())
+        yield from unread(self, defaults, key, readings)
         yield from chain_problems(key, self)
-        if self.scores_steps:
-            if granularity not in ("step", "response"):
-                yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
-        else:
+        if not self.scores_steps:
             yield from self._problems_of_log_ratios()
-            yield from self._problems_of_signed_scores()
+        elif granularity not in ("step", "response"):
+            yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
 
     def _problems_of_log_ratios(self) -> Iterable[str]:
-        """What does not go together with the implicit PRM's rewards of tokens."""
+        """What does not go together with rewards of tokens, whose sums over steps have any sign."""
         key, tokens = "prime.process", self.granularity == "token" and not self.accumulates
         if self.form == "kl" and self.target != "policy":
             yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
@@ -128,9 +104,7 @@ class ProcessSettings:
         if self.target == "policy" and self.form == "sampled" and self.discount != 0:
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
 
-    def _problems_of_signed_scores(self) -> Iterable[str]:
-        """What does not go together with scores of steps that are no probabilities."""
-        key, mode, shape = "prime.process", self.accumulation.mode, self.shaping.name
+        mode, shape = self.accumulation.mode, self.shaping.name
         if self.step_score == "none" and self.of_steps:
             remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
             if mode == "geometric":
@@ -188,7 +162,7 @@ class StepSettings:
     delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None
 
     def problems(self, section: str) -> Iterable[str]:
-        """``pattern`` and ``delimiters`` are there where they are read, and only there."""
+        """What does not go together."""
         for key, value in {"pattern": self.pattern, "delimiters": self.delimiters}.items():
             if (value is not None) != (self.splitter == key):
                 remedy = "give one" if value is None else "leave it null"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which scorer of steps, how and where it is asked: one section, checked before Ray starts. No torch."""
+"""The section ``step_scorer``: which scorer of steps, how and where it is asked. No torch."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal

@@ -35,10 +35,7 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if process.scores_steps and prm.enable:
         yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
     if not process.scores_steps and not prm.enable:
-        readers = {
-            "prime.process.coefficient > 0": process.coefficient > 0,
-            estimator: prime.outcome_reads_prm,
-        }
+        readers = {"prime.process.coefficient > 0": process.coefficient > 0, estimator: prime.outcome_reads_prm}
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
     if process.scores_steps and prime.outcome_reads_prm:
         yield f"{estimator} reads the implicit PRM, which {scorer} stands in for"

@@ -62,7 +62,7 @@ class ImplicitPRM:
         rollout = config.actor_rollout_ref.rollout
         self.mini_batch_rows = settings.mini_batch_size * rollout.n
         # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-        as_policy = settings.temperature_of_policy or config.prime.process.target == "policy"
+        as_policy = settings.reference in ("policy", "kl") or config.prime.process.target == "policy"
         self.temperature = rollout.temperature if as_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None

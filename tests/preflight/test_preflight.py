@@ -20,13 +20,7 @@ from tokenizers import Tokenizer, models
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-from prime_ext.algorithms import (
-    accumulation,
-    chain_reward,
-    normalization,
-    process_shaping,
-    shaping,
-)
+from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import chain_settings, pspo_settings, reward_settings, settings
