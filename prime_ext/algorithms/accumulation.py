@@ -63,12 +63,9 @@ def accumulate(
 
     Args:
         step_score_BS: scores; >= 0 for ``geometric``.
-        step_mask_BS: whether the row has that step.
+        step_mask_BS: whether the row has that step; rows without any have the score 0.
         mode: one of :data:`MODES`.
         first_weight: factor on the first score; the predecessor of PSPO-WRS takes 0.2.
-
-    Returns:
-        float32, or float64 if the scores are; 0 for rows without a step.
 
     Raises:
         ValueError: unknown mode, a weight not above 0, a score that is not finite, a negative one for ``geometric``.

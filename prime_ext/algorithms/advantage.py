@@ -38,11 +38,7 @@ def combine_sources(
 
     A source with the coefficient 0 is left out: the result is that of the other sources to the bit.
 
-    Args:
-        sources: reward sources by name.
-        response_mask_BT: valid tokens.
-        group_B: integer id of the prompt of each row; any order, any group size.
-        whitening: whether to whiten the sum.
+    ``group_B`` are integer ids of prompts, in any order, with groups of any size.
 
     Returns:
         advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source that entered.

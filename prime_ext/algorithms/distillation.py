@@ -114,10 +114,8 @@ def log_probs_and_reverse_kl(
         chunk: tokens whose distributions are held at once.
 
     Returns:
-        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target.
-
-    Raises:
-        ValueError: shapes do not fit, or there is no target.
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do not fit are a
+        ValueError.
     """
     if not target_logits:
         raise ValueError("no targets were given")

@@ -24,12 +24,8 @@ class PairCount(NamedTuple):
 def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> PairCount:
     """Count pairs that the score orders correctly, and all pairs, pooled over the groups.
 
+    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the id of the prompt.
     A PRM that still equals its reference has the accuracy 1/2; the published code calls ties wrong.
-
-    Args:
-        score_B: one score per response, for example the summed log-ratio.
-        label_B: outcome in [0, 1].
-        group_B: integer id of the prompt.
     """
     groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.

@@ -80,12 +80,8 @@ def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     For every s > poor it grows with t without end: longer chains of the same quality are paid more. For t > peak it
     jumps at s = bad (by 1.10 at 5 steps, 4.85 at 20) and s = good (1.02, 1.47).
 
-    Args:
-        score: accumulated scores s, in [0, 1]; broadcast with the steps.
-        steps: numbers of steps t.
-
-    Raises:
-        ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
+    Scores s in [0, 1] and numbers of steps t broadcast. Raises ValueError where they are not finite, and for a value
+    above what the dtype holds (float32: some 900 steps).
     """
     growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
     good, poor, bad = 0.88433, 0.21159, 0.2

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a response: where they end, sums over them, and their values back on tokens."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,15 +54,6 @@ def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
     """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
-
-
-def delimiter_boundaries(token_BT: torch.Tensor, mask_BT: torch.Tensor, delimiter_ids: Sequence[int]) -> torch.Tensor:
-    """Tokens after which a step ends: delimiters inside the mask, and of delimiters in a row only the last one."""
-    wanted = torch.tensor(list(delimiter_ids), dtype=token_BT.dtype, device=token_BT.device)
-    delimiter_BT = torch.isin(token_BT, wanted) & mask_BT.bool()
-    boundary_BT = delimiter_BT.clone()
-    boundary_BT[:, :-1] &= ~delimiter_BT[:, 1:]
-    return boundary_BT
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:

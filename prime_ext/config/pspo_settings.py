@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, chain_problems
 from prime_ext.config.checks import STRICT, PositiveOrZero, Section, SettingsError, Switch, Text
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, StepSettings, chain_problems
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION

@@ -142,5 +142,4 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
         ours = f"prime.process.discount={prime.process.discount}"
         yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):
-        need = "builds a critic that PRIME never reads" if critic.enable else f"builds none, but {sources} needs it"
-        yield f"critic.enable={str(critic.enable).lower()} {need}; leave it unset"
+        yield f"critic.enable={str(critic.enable).lower()} contradicts prime.outcome.estimator; leave it unset"

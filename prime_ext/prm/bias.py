@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from verl.utils.device import get_device_name
 
-from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
+from prime_ext.algorithms.prm_losses import logit_of_mean
 from prime_ext.config.settings import BiasSettings
 from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json

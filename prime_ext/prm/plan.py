@@ -38,16 +38,8 @@ def plan_mini_batches(
     padding fills up each of them. Inside a mini-batch the ranks share the rows by sequence length. So the composition
     of mini-batches is the same for any number of ranks and any order of the rows.
 
-    Args:
-        keys: key of each row; the canonical order.
-        padding: whether the row is padding.
-        lengths: tokens of each row.
-        mini_batch_size: rows per optimizer step over all ranks.
-        data_parallel_size: number of ranks.
-        replayed: whether the row is from an earlier step; such rows are split evenly by themselves.
-
-    Raises:
-        ValueError: the sizes do not divide.
+    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks; ``replayed`` rows, of earlier steps, are
+    split evenly by themselves. Raises ValueError where the sizes do not divide.
     """
     rows = len(keys)
     if rows % mini_batch_size or mini_batch_size % data_parallel_size:

@@ -13,8 +13,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.row_fields import RowFields
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.config.settings import BiasSettings
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, engine_of, register_engine
@@ -95,11 +94,8 @@ class PRMLoss:
     mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients over the data-parallel
     ranks, hence the factor ``dp_size``.
 
-    Args:
-        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
-        beta: scale of the reward.
-
     Attributes:
+        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         bias: the trained bias, if there is one; the worker puts it there.
     """
 

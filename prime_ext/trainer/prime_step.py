@@ -19,7 +19,7 @@ from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.steps import StepSpans, delimiter_boundaries, step_spans
+from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import PrimeSettings
@@ -33,22 +33,19 @@ _POSITIVE_LOG_PROB = 1e-2
 
 
 class ResponseSteps:
-    """Finds steps as ``prime.steps`` says: in the text of the valid tokens, or after delimiter tokens.
+    """Finds steps as ``prime.steps`` says, in the valid tokens: a tool's answer in the middle makes no steps.
 
     Attributes:
         timed_out: responses of the last call on which the pattern took too long; each of them is one step.
     """
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
-        self._ids = [delimiter for delimiter in settings.delimiters or () if isinstance(delimiter, int)]
-        self._cutter = None if self._ids else ResponseCutter(settings, tokenizer)
+        self._cutter = ResponseCutter(settings, tokenizer)
         self.timed_out = 0
 
     def boundaries(self, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
         self.timed_out = 0
-        if self._cutter is None:
-            return delimiter_boundaries(token_BT, mask_BT, self._ids)
         boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for row, mask_T in enumerate(mask_BT.bool()):
             position_N = mask_T.nonzero()[:, 0]
@@ -79,12 +76,12 @@ class PrimeStep:
             step at its last token (``prime.process.scorer``); not normalized.
         process_noise: standard deviation of the rounding noise of a process reward.
         pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
-        boundary_BT, turn_end_BT: tokens after which a step or a turn ends, where they are needed.
-        turn_reward_BT: rewards of turns, each at its turn's end, where they are a source.
+        boundary_BT, turn_end_BT: tokens after which a step or a turn ends.
+        turn_reward_BT: rewards of turns, each at its turn's end.
         steps_timed_out: responses on which the pattern of the steps took too long.
-        value_BT: the critic's value of the state before each token, where the settings need a critic.
-        old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
-        greedy_B: reward of the greedy response to the same prompt, where the settings need it.
+        value_BT: the critic's value of the state before each token.
+        old_log_prob_BT: log-probabilities under the policy that wrote the responses.
+        greedy_B: reward of the greedy response to the same prompt.
         verl_advantage_BT: the outcome's advantage, where verl has computed it.
         gamma, lam: ``algorithm.gamma`` and ``algorithm.lam``.
     """
@@ -131,13 +128,8 @@ class PrimeStep:
     ) -> "PrimeStep":
         """Fetch the batch from the store of rollouts.
 
-        Args:
-            batch: the rollouts.
-            settings: the section ``prime``.
-            kl_in_reward: whether verl has put its KL penalty into the reward.
-            response_steps: for settings that need steps.
-            greedy: reward of the greedy response by prompt id, for settings that need it.
-            more: other attributes.
+        ``kl_in_reward``: verl has put its KL penalty into the reward. ``greedy`` are the rewards of greedy responses by
+        prompt id, ``more`` other attributes.
         """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"
         wanted = {

@@ -36,12 +36,7 @@ _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 
 class PRMPhase:
-    """One training step of the PRM.
-
-    Args:
-        prm: the PRM.
-        step: receives the process rewards.
-        end_token: of the tokenizer.
+    """One training step of the PRM, whose process rewards ``step`` receives.
 
     Attributes:
         rows: those of the update: of the step's batch, in its order, then replayed ones and padding; with ``label_B``,

@@ -29,13 +29,11 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """What the reward said of a rollout."""
+    """The reward of a rollout: no accuracy where it does not count, no outcome without a verifier's ``verdict``."""
 
     accuracy: float | None
-    """None: it does not count."""
     cut_off: bool
     outcome: str | None = None
-    """The verifier's; None with reward functions that return no ``verdict``."""
     failed: bool = False
     seconds: float = 0.0
     detail: str = ""
@@ -71,13 +69,7 @@ class PromptJudge:
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
         """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store and ``partition``.
 
-        Args:
-            uids: the prompts.
-            partition_id: where their rollouts are in the store.
-            partition: tags of the rollouts by key.
-
-        Raises:
-            VerifierFailed: see the class.
+        ``partition`` are the tags of the rollouts by key. May raise VerifierFailed.
         """
         found: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
         keys = [key for key in partition if transfer.group_uid(key) in found]

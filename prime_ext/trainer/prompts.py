@@ -36,8 +36,7 @@ def greedy_rewards(
 ) -> dict[str, float]:
     """Reward of the greedy response to each prompt, by prompt id: the baselines of ReMax (arXiv 2310.10505).
 
-    NaN where it failed or could not be judged. Prompts are submitted under ids of their own while the rollout engine
-    still runs, with ``wait`` between looks; the responses are forgotten before anything else sees them.
+    NaN where it failed or could not be judged. Prompts are submitted under ids of their own, and forgotten afterwards.
     """
     batch = tu.concat_tensordict([prompt.copy() for prompt in prompts])
     uids = [f"{PREFIX}{uid}" for uid in batch["uid"]]

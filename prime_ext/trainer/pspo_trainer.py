@@ -39,13 +39,8 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 
     A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
 
-    Args:
-        info: extra info of the manager, which has read all tokens.
-        mask_T: 1 for own tokens of the response.
-        settings: the section ``pspo``.
-
-    Raises:
-        ValueError: the info is about another output of the agent loop.
+    ``info`` is of the manager, which has read all tokens. Raises ValueError where it is about another output of the
+    agent loop.
     """
     n_tokens, own_T = len(mask_T), mask_T.bool()
     if info["n_tokens"] != n_tokens:
@@ -69,13 +64,9 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 def scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Numbers of the responses that are trained on.
+    """Numbers of the responses that are trained on, from their prompts and the manager's extra info.
 
-    Args:
-        uids: prompt of each response.
-        infos: extra info of the manager.
-        settings: the section ``pspo``.
-        compares: the estimator compares the responses to a prompt, so one whose companions were all dropped leaves too.
+    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too.
 
     Raises:
         ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.

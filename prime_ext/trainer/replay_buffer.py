@@ -120,7 +120,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         looked_at, surplus = self._submitted[:examined], self._submitted[examined:]
         if len(kept) < batch_size:
             self._accept_shortage(looked_at, len(kept), batch_size)
-        batch = self._take(partition_id, kept)
+        batch = _in_order(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
         if self.on_batch is not None:
             self.on_batch(kept)
         self.acceptance_rate = len(kept) / examined
@@ -168,9 +168,6 @@ class PromptFilterReplayBuffer(_PromptFilter):
         # Once everything submitted has been judged, something must be submitted or the loop would never end.
         least = 1 if in_flight == 0 else 0
         return max(min(max(wanted, least), room), 0)
-
-    def _take(self, partition_id: str, uids: list[str]) -> KVBatchMeta:
-        return _in_order(self._materialize_batch(partition_id, uids, dict(self.partitions[partition_id])))
 
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rollout_batches import NAN, step_scores
 
 from prime_ext.algorithms.accumulation import MODES, accumulate
-from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
-from prime_ext.algorithms.shaping import SHAPES, weibull
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.shaping import SHAPES
 
 PAPER = ChainReward(shape="weibull")
 RELEASED = ChainReward(power=2.0, shape="released")
@@ -140,39 +140,3 @@ def test_a_chain_of_one_step_is_worth_0_or_is_valued_like_others_and_one_of_none
 def test_wrong_choices_are_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-# ---- what a filler step has to score to pay ----------------------------------------------------------------------
-
-# Steps before: the released code for chains of score .9 and .97, the paper for .9 and .6; relative to the score.
-FILLER = {
-    2: (0.472, 0.472, 0.745, 0.745),
-    4: (0.831, 0.779, math.nan, 1.156),
-    20: (0.692, 0.350, math.nan, math.nan),
-}
-
-
-def break_even(reward, score, steps):
-    value = break_even_filler(reward.value, torch.tensor(score, dtype=torch.float64), torch.tensor(steps))
-    return float(value) / score
-
-
-@pytest.mark.parametrize("steps", FILLER)
-def test_golden_scores_at_which_a_filler_step_pays(steps):
-    cases = ((RELEASED, 0.9), (RELEASED, 0.97), (PAPER, 0.9), (PAPER, 0.6))
-    for (reward, score), golden in zip(cases, FILLER[steps], strict=True):
-        assert break_even(reward, score, steps) == pytest.approx(golden, abs=6e-4, nan_ok=True)
-
-
-@given(st.floats(0.05, 1.0), st.integers(2, 12))
-def test_the_break_even_of_a_shape_that_does_not_read_the_score_is_known_in_closed_form(score, steps):
-    h = weibull(torch.tensor([float(steps), steps + 1.0], dtype=torch.float64))
-    expected = float((h[0] / h[1]) ** (steps + 1))
-    if expected * score > 1 + 1e-9:
-        expected = math.nan
-    assert break_even(PAPER, score, steps) == pytest.approx(expected, rel=1e-6, nan_ok=True)
-
-
-@pytest.mark.parametrize("score", [0.3, 1.0])
-def test_without_a_shape_a_filler_as_good_as_the_chain_pays(score):
-    assert break_even(UNSHAPED, score, 3) == pytest.approx(1.0)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN, Batch, batches, orders
 
-from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
-from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields, logit_of_mean
 
 LOSSES = sorted(PRM_LOSSES)
 HARD = sorted(name for name, entry in PRM_LOSSES.items() if not entry.allows_soft_labels)
@@ -83,7 +82,7 @@ def test_equals_the_formula_averaged_over_the_rows_of_the_batch(name, batch, bet
     expected = sum(weight * scale * loss for weight, loss in pairs.values()) / max(1, len(batch.rows))
     rows = case.rows()
     assert float(case.loss(case.ratio_BT, rows, beta, **options)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert rows.counts_B.tolist() == [i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))]
+    assert (rows.weight_B > 0).tolist() == [i in pairs and pairs[i][0] > 0 for i in range(len(batch.group_B))]
 
 
 # ---- micro-batches, ranks, order ---------------------------------------------------------------------------------

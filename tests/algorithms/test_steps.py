@@ -11,7 +11,6 @@ from rollout_batches import batches, random_boundaries, random_spans, step_score
 
 from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.steps import (
-    delimiter_boundaries,
     end_mask,
     place_at_ends,
     step_spans,
@@ -71,15 +70,6 @@ def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
     valid = [t for t, one in enumerate(mask) if one]
     expected = [max((t for t in valid if t <= end), default=valid[0]) for end in ends]
     assert valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist() == expected
-
-
-def test_of_delimiters_in_a_row_the_last_one_ends_the_step():
-    token_BT, all_BT = torch.tensor([[5, 7, 8, 5, 7, 5]]), torch.ones(1, 6)
-    assert delimiter_boundaries(token_BT, all_BT, [7, 8]).tolist() == [[False, False, True, False, True, False]]
-    assert not delimiter_boundaries(token_BT, all_BT, []).any()
-    # What a tool writes delimits nothing: neither does it end a step, nor is it in a row with what does.
-    of_the_policy_BT = torch.tensor([[1, 1, 0, 0, 0, 1]])
-    assert delimiter_boundaries(token_BT, of_the_policy_BT, [7, 8]).tolist() == [[False, True] + [False] * 4]
 
 
 # ---- credit and shaping ---------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
 from prime_ext.config.pspo_settings import sections_of
+from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.config.variant import VARIANTS, keys_of, variant_line
 from prime_ext.trainer import registration  # noqa: F401 (verl's table of trainers gets ours)

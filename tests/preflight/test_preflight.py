@@ -23,7 +23,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config import chain_settings, pspo_settings, reward_settings, settings
+from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.preflight.check import check_config, check_files
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
@@ -345,7 +345,7 @@ FILES = [
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
-    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it beside"),
+    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
     ("cpu", other_vocabulary, " has another vocabulary than the policy "),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
     ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 5}, "=5 must be at most 4"),
@@ -421,13 +421,13 @@ SAID = {
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
     "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
-    "credits": (chain_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (chain_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
-    "shapes": (chain_settings.SHAPES, shaping.SHAPES),
-    "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
-    "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
-    "reward positions": (chain_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
-    "step scores": (chain_settings.STEP_SCORES, accumulation.STEP_SCORES),
+    "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
+    "accumulations": (reward_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
+    "shapes": (reward_settings.SHAPES, shaping.SHAPES),
+    "shapes of the score": (reward_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
+    "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
+    "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
+    "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),
 }
 
 

@@ -9,8 +9,7 @@ from small_batch import ROLLOUTS, batch_of, filled_queue, settings
 
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.reward_sources import advantages, build_sources
-from prime_ext.trainer.step_scorers import step_scorer
+from prime_ext.trainer.reward_sources import advantages, build_sources, step_scorer
 
 # Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
 SCORED = {

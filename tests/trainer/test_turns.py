@@ -21,15 +21,25 @@ from verl.workers.rollout.replica import TokenOutput
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
-from prime_ext.config.chain_settings import ACCUMULATIONS, REWARD_POSITIONS, SHAPES, STEP_SCORES
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, Granularity, ProcessEstimator, TurnEstimator
+from prime_ext.config.reward_settings import (
+    ACCUMULATIONS,
+    OUTCOME_ESTIMATORS,
+    REWARD_POSITIONS,
+    SHAPES,
+    STEP_SCORES,
+    Granularity,
+    ProcessEstimator,
+    TurnEstimator,
+)
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources
+from recipes.quickstart.tokenizer import build_tokenizer
 
 GRANULARITIES, PROCESS_ESTIMATORS = get_args(Granularity), get_args(ProcessEstimator)
 TURN_ESTIMATORS = get_args(TurnEstimator)
 
+TOKENIZER = build_tokenizer()
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}
 KEYS = [f"{uid}_{session}_0" for uid, n in PROMPTS.items() for session in range(n)]
 
@@ -75,7 +85,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 
 def loaded(queue, batch, options):
-    steps = ResponseSteps(options.steps, None) if options.needs_steps else None
+    steps = ResponseSteps(options.steps, TOKENIZER) if options.needs_steps else None
     step = PrimeStep.load(batch, options, False, steps, dict.fromkeys(PROMPTS, 0.5))
     data = queue.kv_batch_get(batch.keys, "train", ["prm", "reference"])
     step.reference_log_prob_BT = data["reference"].to_padded_tensor(0.0)
