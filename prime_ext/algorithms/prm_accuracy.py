@@ -24,7 +24,7 @@ class PairCount(NamedTuple):
 def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> PairCount:
     """Count pairs that the score orders correctly, and all pairs, pooled over the groups.
 
-    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the id of the prompt.
+    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the prompt.
     A PRM that still equals its reference has the accuracy 1/2; the published code calls ties wrong.
     """
     groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))

@@ -55,12 +55,6 @@ def test_the_geometric_mean_does_not_underflow_where_a_product_in_float32_does(s
 
 
 @pytest.mark.parametrize("mode", ALL)
-def test_a_batch_without_rows_and_rows_without_columns(mode):
-    assert accumulate(torch.zeros(0, 4), torch.zeros(0, 4), mode).shape == (0,)
-    assert accumulate(torch.zeros(2, 0), torch.zeros(2, 0), mode).tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("mode", ALL)
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_a_score_that_is_not_finite_is_an_error_that_names_it(mode, bad):
     with pytest.raises(ValueError, match=f"step 2 of row 1 has the score {bad}, which is not finite"):
@@ -107,14 +101,6 @@ def chain(*scores):
 )
 def test_golden_rewards(reward, scores, expected):
     assert float(reward(*chain(*scores)).reward_B) == pytest.approx(expected, abs=5e-7)
-
-
-def test_all_parts_of_the_value_are_given():
-    score_BS = torch.tensor([[0.5, 0.5, 0.5], [0.25, 1.0, math.nan]])
-    value = PAPER(score_BS, torch.tensor([[1, 1, 1], [1, 1, 0]]))
-    assert value.count_B.tolist() == [3, 2] and value.score_B.tolist() == pytest.approx([0.5, 0.5])
-    assert value.factor_B.tolist() == pytest.approx([0.979688, 0.888150])
-    torch.testing.assert_close(value.reward_B, value.score_B * value.factor_B)
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))

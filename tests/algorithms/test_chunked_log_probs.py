@@ -78,12 +78,6 @@ def test_certain_and_impossible_tokens_have_finite_gradients():
     assert log_prob_N.tolist() == [0.0, -2e4] and hidden_NH.grad.isfinite().all()
 
 
-def test_a_frozen_output_embedding_receives_no_gradient():
-    hidden_NH, weight_VH, target_N = inputs(3, 4, 6, 2)
-    chunked_log_probs(hidden_NH, weight_VH.detach(), target_N, 2).sum().backward()
-    assert hidden_NH.grad is not None and weight_VH.grad is None
-
-
 def test_no_more_than_a_chunk_of_logits_is_kept_for_the_backward_pass():
     hidden_NH, weight_VH, target_N = inputs(4, 40, 30, 2)
     kept = []

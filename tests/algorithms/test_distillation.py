@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from prime_ext.algorithms.distillation import (
     log_probs_and_reverse_kl,
-    log_probs_at,
     policy_relative_rewards,
     reverse_kl,
     topk_reverse_kl,
-    update_average,
 )
 
 
@@ -92,28 +90,9 @@ def test_top_k_is_a_lower_bound_that_all_tokens_reach(seed, vocabulary, k):
         torch.testing.assert_close(bound_N, whole_N)
 
 
-@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4))
-def test_log_probs_at_several_tokens_and_their_gradient(seed, tokens, vocabulary, k, chunk):
-    (logits_NV, _), _ = _draw(seed, tokens, vocabulary, 1)
-    logits_NV.requires_grad_()
-    index_NK = torch.randint(vocabulary, (tokens, k), generator=torch.Generator().manual_seed(seed))
-    weight_NK = torch.randn(tokens, k).double()
-    found_NK = log_probs_at(logits_NV, index_NK, chunk)
-    expected_NK = F.log_softmax(logits_NV, -1).gather(1, index_NK)
-    torch.testing.assert_close(found_NK, expected_NK)
-    slopes = [torch.autograd.grad((weight_NK * value_NK).sum(), logits_NV)[0] for value_NK in (found_NK, expected_NK)]
-    torch.testing.assert_close(*slopes)
-
-
 def test_rewards_relative_to_the_policy_vanish_where_it_equals_the_prm():
     log_prob_BT = torch.tensor([[-1.0, -2.0, torch.nan]])
     mask_BT = torch.tensor([[1, 1, 0]])
     assert policy_relative_rewards(log_prob_BT, log_prob_BT, mask_BT).tolist() == [[0.0, 0.0, 0.0]]
     rewards_BT = policy_relative_rewards(torch.tensor([[-1.0, -2.0, 0.0]]), torch.tensor([[-3.0, -1.0, 0.0]]), mask_BT)
     assert rewards_BT.tolist() == [[2.0, -1.0, 0.0]]
-
-
-def test_the_average_of_weights():
-    average, current = [torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 2.0])]
-    update_average(average, current, 0.75)
-    assert average[0].tolist() == [1.5, 2.0]

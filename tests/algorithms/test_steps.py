@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import batches, random_boundaries, random_spans, step_scores
+from rollout_batches import batches, random_boundaries, step_scores
 
 from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.steps import (
@@ -86,20 +86,6 @@ def test_every_credit_is_that_of_the_loops(name, steps):
         weights = [math.exp(-x / 0.1) for x in p]
         min_form = [w / sum(weights) * x for w, x in zip(weights, p, strict=True)]
         assert found_S[mask_S].tolist() == pytest.approx({"sum": p, "min_form": min_form}[name], abs=1e-9)
-
-
-@given(scores)
-def test_the_min_form_survives_scores_of_any_size(steps):
-    score_BS, mask_BS = steps
-    assert credit_rewards("min_form", 1e4 * score_BS, mask_BS).isfinite().all()
-
-
-@given(batches(), seeds, st.sampled_from(CREDITS))
-def test_rewards_of_steps_stand_at_their_ends(batch, seed, credit):
-    spans = random_spans(batch, seed)
-    paid_BT, source_BT = ProcessShaping("step", credit)(batch.reward_BT, batch.mask_BT, spans)
-    assert torch.equal(source_BT.bool(), end_mask(spans).bool())
-    assert paid_BT.isfinite().all() and not paid_BT[~source_BT.bool()].any()
 
 
 @given(batches())

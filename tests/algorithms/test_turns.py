@@ -98,13 +98,6 @@ def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_mis
     assert torch.equal(paid_BT, expected_BT)
 
 
-@pytest.mark.parametrize("rewards", [[], [1.0, 2.0, 3.0, 4.0]])
-def test_rewards_that_cannot_be_assigned_to_turns_are_refused(rewards):
-    own_BT = torch.tensor([[1, 0, 1, 0, 1]])
-    with pytest.raises(ValueError, match=rf"^0: 3 turns and {len(rewards)} rewards$"):
-        place_turn_rewards([rewards], own_BT, own_BT)
-
-
 # ---- leave-one-out: loops ----------------------------------------------------------------------------------------
 
 

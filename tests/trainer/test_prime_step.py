@@ -2,18 +2,12 @@
 """The tensors of one step: what is read from the store, and what becomes the advantage."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, settings
 
-from prime_ext.algorithms.normalization import NORMALIZATIONS
-from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.returns import return_to_go
-from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
-from prime_ext.trainer.reward_sources import NotFinite, advantages, build_sources
+from prime_ext.trainer.reward_sources import NotFinite, advantages
 from prime_ext.utils import transfer_queue as transfer
 
 
@@ -53,48 +47,6 @@ def test_padding_rows_and_row_order_change_nothing(queue):
     assert metrics == pytest.approx(expected_metrics)
     for padding in (0, -1):
         assert not advantage_BT[padding].any() and not return_BT[padding].any()
-
-
-def test_outcome_advantages_are_the_difference_from_the_others_when_nothing_else_counts(queue):
-    rows, metrics, _ = advantages_by_key(queue, process__coefficient=0.0, whitening=False)
-    values = {key: sorted(set(row.tolist())) for key, row in rows.items()}
-    assert values == {
-        "000000000007_0_0": [1.0],
-        "000000000007_1_0": [-0.5],
-        "000000000007_2_0": [-0.5, 0.0],  # 0 in the hole
-        "000000000009_0_0": [0.5],
-        "000000000009_2_0": [-0.5],
-    }
-    assert "prime/process/return_std" not in metrics
-
-
-@pytest.mark.parametrize("normalization", sorted(NORMALIZATIONS))
-def test_every_normalization_can_be_chosen(queue, normalization):
-    step = loaded(queue, process__normalization=normalization)
-    reward_BT = build_sources(step, 1.0)["process"].reward_BT
-    normalizer = step.metrics["prime/process/normalizer"]
-    assert normalizer > 0 and torch.isfinite(reward_BT[step.mask_BT.bool()]).all()
-    if normalization == "none":
-        assert torch.equal(reward_BT, step.process_reward_BT)
-    if normalization == "batch_max":
-        # Over the whole batch, whatever the part of a rank.
-        largest = return_to_go(step.process_reward_BT, step.mask_BT).abs().max()
-        assert normalizer == pytest.approx(float(largest))
-        assert float(return_to_go(reward_BT, step.mask_BT).abs().max()) == pytest.approx(1.0, abs=1e-4)
-
-
-def test_the_factor_of_the_process_rewards_is_that_of_the_gate():
-    step = SimpleNamespace(pairs_before=PairCount(4.0, 4.0), metrics={})
-    assert PrimeTrainerMixin._gate_value(SimpleNamespace(gate=None), step) == 1.0
-    trainer = SimpleNamespace(gate=ReliabilityGate(start=0.75))
-    assert PrimeTrainerMixin._gate_value(trainer, step) == pytest.approx(0.6)
-
-
-def test_rewards_sum_to_beta_times_the_log_ratio(queue):
-    step = loaded(queue, scored=False)
-    step.reference_log_prob_BT = torch.full_like(step.mask_BT, -3.0)
-    step.set_scores(torch.full_like(step.mask_BT, -1.0), beta=0.05)
-    assert step.process_reward_BT.sum(-1).tolist() == pytest.approx([0.05 * 2 * n for n in (3, 2, 3, 1, 2, 0, 0)])
 
 
 def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue):
@@ -166,15 +118,6 @@ def test_impossible_log_probabilities_are_warned_about_inside_the_mask_only(queu
         log_prob_BT[0, 1] = value
         step.set_scores(log_prob_BT, beta=0.05)
     assert "log-probabilities of the PRM" in caplog.text and said in caplog.text
-
-
-def test_advantages_are_written_back_with_the_length_of_each_response(queue):
-    batch = batch_of(queue)
-    advantage_BT, _ = advantages(loaded(queue), 1.0)
-    assert transfer.put_tokens(batch, {"advantages": advantage_BT}).keys == batch.keys
-    for row, key in enumerate(ROLLOUTS):
-        stored = queue.fields["train"][key]["advantages"]
-        assert torch.equal(stored, advantage_BT[row, : len(ROLLOUTS[key][1])])
 
 
 def test_a_field_nobody_wrote_is_named(queue):

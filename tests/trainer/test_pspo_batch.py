@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
+from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
@@ -123,13 +123,6 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
 
 
 # ---- the trainers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_the_trainers_are_verls_of_that_mode(make, mode):
-    trainer = make(**{"trainer.v1.trainer_mode": f"pspo_{mode}"})
-    assert isinstance(trainer, PSPOTrainerMixin) and trainer.trainer_mode == mode and trainer.use_critic
-    assert trainer.replay_buffer.poll_interval < 1
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """From the settings to the reward sources of a step, on rollouts as the trainer sees them."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,13 +11,10 @@ from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.ray_trainer import compute_advantage as compute_advantage_by_verl
 
-from prime_ext.algorithms.accumulation import StepScore
-from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import compute_advantage
-from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import last_token_mask, return_to_go
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
-from prime_ext.trainer.reward_sources import advantages, build_sources, shaping_of
+from prime_ext.trainer.reward_sources import advantages, build_sources
 from prime_ext.utils import transfer_queue as transfer
 from recipes.quickstart.tokenizer import build_tokenizer
 
@@ -65,29 +61,6 @@ def process_source(queue, **changes):
 
 
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, {}),
-        ({"process__granularity": "response"}, {"granularity": "response"}),
-        (STEPS, {"granularity": "step"}),
-        ({**STEPS, "process__credit": "min_form"}, {"granularity": "step", "credit": "min_form"}),
-        (
-            {**CHAIN, "process__step_score_scale": 20.0, "process__accumulation__reward_position": "tokens"},
-            {
-                "granularity": "step",
-                "score": StepScore("sigmoid", 20.0),
-                "chain": ChainReward(accumulation="geometric", shape="none"),
-                "reward_position": "tokens",
-            },
-        ),
-    ],
-)
-def test_each_key_shapes_the_rewards_as_it_says(changes, expected):
-    """What the shaping then does: tests/algorithms."""
-    assert shaping_of(settings(**changes)) == replace(ProcessShaping(), **expected)
 
 
 def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
@@ -191,14 +164,6 @@ def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_ther
     step = load(queue, greedy={"000000000007": NAN, "000000000009": 0.0}, **options_of("remax"))
     advantage_BT, _ = advantages(step, 1.0)
     assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
-
-
-def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_far(queue):
-    step = loaded(queue, **options_of("prm_value"))
-    advantage_BT, _ = advantages(step, 1.0)
-    before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
-    expected_BT = (step.reward_BT.sum(-1)[:, None] - before_BT) * step.mask_BT
-    torch.testing.assert_close(advantage_BT, expected_BT)
 
 
 @pytest.mark.parametrize("name", ["rloo", "grpo", "remax", "gae"])

@@ -143,16 +143,6 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_a_response_without_a_token_of_its_own_is_padding(monkeypatch):
-    masks = [[1, 0, 1], [0, 0, 0], [1, 1, 0], [1], [1, 1], [0]]
-    step = loaded(*stored(monkeypatch, masks), settings(process__granularity="turn"))
-    assert step.valid_B.tolist() == [True, False, True, True, True, False, False]
-    advantages(step, 1.0)
-    metrics = step.metrics
-    assert metrics["prime/turns/mean"] == pytest.approx(5 / 4) == metrics["prime/steps/mean"]
-    assert metrics["prime/turns/max"] == 2
-
-
 @pytest.mark.parametrize("credit", CREDITS)
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
