@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
-from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
 from verl.workers.config.critic import CriticConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
@@ -100,22 +99,6 @@ def test_a_critic_asks_for_flash_attention_whatever_is_set():
     in_plain_verl(CRITIC)
 
 
-def test_a_plug_in_that_raises_is_silent(tmp_path):
-    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('broken')\n")
-    dist = tmp_path / "broken_plugin-1.0.dist-info"
-    dist.mkdir()
-    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text("[verl.plugins]\nbroken = broken_plugin\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "VERL_USE_EXTERNAL_PLUGINS": "broken"}
-    words = [sys.executable, "-c", "import verl; print('imported')"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert "imported" in done.stdout and "broken" not in done.stdout + done.stderr
-
-
-def test_merging_rounds():
-    assert ".bfloat16()" in inspect.getsource(FSDPModelMerger)
-
-
 def test_requests_of_two_equal_runs_have_other_ids_and_no_seed():
     for path in ("single_turn", "tool"):
         (call,) = calls_of(f"experimental/agent_loop/{path}_agent_loop.py", "generate")
@@ -166,16 +149,3 @@ def test_what_the_page_says_of_this_package_is_there():
 
 def test_private_names_of_verl_are_as_expected():
     assert len(VERL_NAMES) > 50 and missing_names() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("verl.nowhere:x", "", "verl.nowhere.x, needed for scoring, is gone or changed"),
-        ("verl.protocol:DataProto.chunk", "no such text", "its source no longer contains"),
-    ],
-)
-def test_a_private_name_of_verl_that_is_gone_or_changed(monkeypatch, name, text, said):
-    monkeypatch.setitem(VERL_NAMES, name, ("scoring", text))
-    (problem,) = missing_names()
-    assert said in problem

@@ -11,10 +11,10 @@ from rollout_batches import NAN, batches, random_spans
 
 from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, credit_rewards
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.shaping import SHAPES
-from prime_ext.algorithms.steps import end_mask, place_at_ends, step_spans, sum_over_steps
+from prime_ext.algorithms.steps import end_mask, step_spans
 
 seeds = st.integers(0, 1000)
 SIGMOID = StepScore("sigmoid")
@@ -72,20 +72,6 @@ def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
     assert worst_BT[0].tolist() == pytest.approx([0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6)
     with pytest.raises(ValueError, match="reward_position 'middle' is not one of last_token, step_ends, tokens"):
         ProcessShaping("step", chain=ChainReward("mean"), reward_position="middle")(reward_BT, torch.ones(1, 4), spans)
-
-
-@given(batches(), seeds, st.sampled_from(["none", "weibull", "gaussian"]))
-def test_without_an_accumulation_each_step_is_paid_times_the_length_factor(batch, seed, shape):
-    spans = random_spans(batch, seed)
-    chain, credit = ChainReward("none", shape=shape), "min_form"
-    paid_BT, source_BT = ProcessShaping("step", credit=credit, score=SIGMOID, chain=chain)(
-        batch.reward_BT, batch.mask_BT, spans
-    )
-    score_BS = SIGMOID(sum_over_steps(batch.reward_BT, spans), spans.mask_BS)
-    plain_BT = place_at_ends(credit_rewards(credit, score_BS, spans.mask_BS), spans)
-    factor_B = torch.ones(len(plain_BT)) if shape == "none" else chain.length_factor(spans.count_B)
-    torch.testing.assert_close(paid_BT, plain_BT * factor_B[:, None])
-    assert torch.equal(source_BT, end_mask(spans))
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))

@@ -20,12 +20,6 @@ def ratio_of(batch):
     return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
 
 
-@given(batches())
-def test_at_initialisation_q_is_exactly_zero_even_where_padding_holds_nan(batch):
-    ratio_BT = log_ratio(batch.reward_BT, batch.reward_BT.clone(), batch.mask_BT)
-    assert torch.equal(ratio_BT, torch.zeros_like(ratio_BT))
-
-
 @given(batches(), betas)
 def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums(batch, beta):
     ratio_BT = ratio_of(batch)

@@ -150,13 +150,6 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
             entry.prepare(torch.tensor([label]), torch.zeros(1), torch.ones(1, dtype=torch.bool), torch.tensor([score]))
 
 
-def test_kto_takes_its_anchor_from_the_scores_it_is_given_and_never_below_zero():
-    label_B, valid_B = torch.tensor([1.0, 0.0]), torch.ones(2, dtype=torch.bool)
-    for scores, anchor in (([1.0, 2.0], 1.5), ([-3.0, 2.0], 0.0)):
-        rows = PRM_LOSSES["kto"].prepare(label_B, torch.zeros(2), valid_B, torch.tensor(scores))
-        assert rows.offset_B.tolist() == [anchor, anchor]
-
-
 def test_low_precision_log_ratios_are_summed_in_float32():
     """In bfloat16 256 + 1 is 256 again."""
     ratio_BT = torch.tensor([[256.0, 1.0, 1.0]]).bfloat16()

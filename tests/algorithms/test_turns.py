@@ -171,35 +171,6 @@ def ours(reward_BT, own_BT, lengths):
     return combine_sources({"turns": source}, own_BT, torch.zeros(N, dtype=torch.long), False)[0]
 
 
-def per_turn_index(reward_BT, own_BT, lengths):
-    """The outcome minus the others' mean, plus the sum of the rewards of turns, each minus the mean at its index."""
-    outcome = [OUTCOMES[length - 1] for length in lengths]
-    advantage_BT = torch.zeros_like(reward_BT)
-    for row, length in enumerate(lengths):
-        a = outcome[row] - (sum(outcome) - outcome[row]) / (N - 1)
-        centred = []
-        for k in range(length):
-            there = [REWARDS[k] for other in lengths if other > k]
-            centred.append(REWARDS[k] - sum(there) / len(there))
-        for k in range(length):
-            advantage_BT[row, 2 * k] = a + sum(centred[k:])
-    return advantage_BT
-
-
 @pytest.mark.parametrize("on_logits", [[0.0, 0.0], [1.5, -0.7], [-2.0, 0.3]])
 def test_leave_one_out_over_turns_is_unbiased_where_the_policy_decides_when_to_stop(on_logits):
     assert expected_gradient(ours, on_logits) == pytest.approx(true_gradient(on_logits), abs=1e-12)
-
-
-@pytest.mark.parametrize("on_logits", [[0.0, 0.0], [1.5, -0.7], [-2.0, 0.3]])
-def test_baselines_per_turn_index_lose_the_mean_reward_of_every_further_turn(on_logits):
-    """verl-project/verl#7244: going on once more is charged with what the turns ahead pay on average.
-
-    Rewards that only depend on the index are their own mean, so that going on loses all of them: the bias is minus the
-    gradient of the expected sum of these rewards.
-    """
-    bias = [b - t for b, t in zip(expected_gradient(per_turn_index, on_logits), true_gradient(on_logits), strict=True)]
-    hidden = true_gradient(on_logits, outcomes=[0.0, 0.0, 0.0])
-    assert bias == pytest.approx([-one for one in hidden], abs=1e-12)
-    p, q = (1 / (1 + math.exp(-x)) for x in on_logits)
-    assert bias == pytest.approx([-p * (1 - p) * (0.7 + q * 0.4), -p * q * (1 - q) * 0.4], abs=1e-12)

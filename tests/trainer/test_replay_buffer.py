@@ -254,17 +254,6 @@ def test_a_response_without_step_scores_is_one_without_a_verdict(monkeypatch, ca
     assert "1 not_scored), the last one because of: step scorer: HTTP 500" in caplog.text
 
 
-def test_validation_takes_every_prompt(monkeypatch):
-    rollouts = start(monkeypatch, [HARD, EASY])
-    queue = rollouts.queue
-    queue.tags["val"], queue.fields["val"] = {}, {}
-    for uid in ("a", "b"):
-        queue.tags["val"][uid] = {"is_prompt": True, "status": "finished", "global_steps": 1}
-        queue.tags["val"][f"{uid}_0_0"] = {"response_len": 3}
-    batch, _ = rollouts.buffer.sample(global_steps=1, partition_id="val", batch_size=2)
-    assert sorted(batch.keys) == ["a_0_0", "b_0_0"]
-
-
 # ---- the asynchronous modes --------------------------------------------------------------------------------------
 
 
@@ -336,20 +325,6 @@ def test_when_nothing_may_be_generating_the_batches_do_not_depend_on_the_delays(
             runs.append([ongoing_step(rollouts, 2, 2 + extra)[0] for _ in range(3)])
             assert not rollouts.running
     assert runs[0] == runs[1]
-
-
-def test_the_earliest_of_the_finished_prompts_are_taken_and_the_others_wait(monkeypatch):
-    rollouts = ongoing(monkeypatch, [GOOD] * 20)
-    rollouts.submit(6)
-    rollouts.finish("0005", "0003", "0001")
-    batches, metrics = ongoing_step(rollouts, 2, 6)
-    assert batches == [[1, 3]]
-    assert metrics["prime/filter/waiting"] == 1 and metrics["prime/filter/in_flight"] == 3
-    rollouts.finish("0002")
-    metrics = rollouts.buffer.step_metrics()
-    assert metrics["prime/filter/waiting"] == 2 and metrics["prime/filter/in_flight"] == 2
-    rollouts.finish("0004")
-    assert ongoing_step(rollouts, 2, 6)[0] == [[2, 4]]
 
 
 def test_what_the_filter_did_is_reported_once_per_step(monkeypatch):

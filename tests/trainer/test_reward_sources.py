@@ -7,10 +7,8 @@ import pytest
 import torch
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, settings
 from small_batch import loaded as load
-from verl import DataProto
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.ray_trainer import compute_advantage as compute_advantage_by_verl
 
+from prime_ext.algorithms.advantage import outcome_source
 from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.returns import last_token_mask, return_to_go
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
@@ -166,41 +164,15 @@ def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_ther
     assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "remax", "gae"])
-@pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (0.9, 0.8)])
-def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue, name, discount, gae_lambda):
-    generator = torch.Generator().manual_seed(1)
-    for key, (accuracy, mask) in ROLLOUTS.items():
-        reward_T = -torch.rand(len(mask), generator=generator) * torch.tensor(mask)
-        reward_T[-1] += accuracy
-        queue.put(key, queue.tags["train"][key], token_level_rewards=reward_T)
-    step = load(
-        queue,
-        scored=False,
-        kl_in_reward=True,
-        greedy=GREEDY,
-        # The critic's target knows of no coefficient.
-        **options_of(name, whitening=name == "gae", outcome__coefficient=3.0 if name == "gae" else 1.0),
-    )
-    # verl's other estimators have no discount.
-    step.gamma, step.lam = discount if name == "gae" else 1.0, gae_lambda
+def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(queue):
+    """Against verl's own estimators: tests/algorithms."""
+    step = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
+    step.gamma, step.lam = 0.9, 0.8
     advantage_BT, return_BT = advantages(step, 1.0)
-
-    rows = slice(len(ROLLOUTS))
-    data = transfer.fetch_padded(batch_of(queue, list(ROLLOUTS)), ["response_mask", "token_level_rewards", "values"])
-    tensors = {"reward_baselines": step.greedy_B[rows]} if name == "remax" else {}
-    verls = compute_advantage_by_verl(
-        DataProto.from_dict({**data, **tensors}, {"uid": step.group_B[rows].numpy().astype(object)}),
-        name,
-        gamma=discount,
-        lam=gae_lambda,
-        config=AlgoConfig(gamma=discount, lam=gae_lambda),
-    )
-    mask_BT = step.mask_BT[rows]
-    torch.testing.assert_close(advantage_BT[rows], verls.batch["advantages"] * mask_BT, atol=1e-6, rtol=1e-6)
-    if name == "gae":
-        torch.testing.assert_close(return_BT[rows], verls.batch["returns"] * mask_BT, atol=1e-6, rtol=1e-6)
-    assert advantage_BT[rows].any() and not advantage_BT[len(ROLLOUTS) :].any()
+    plain = outcome_source(step.reward_BT, step.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=step.value_BT)
+    expected_BT = compute_advantage(plain, step.mask_BT, step.group_B)
+    torch.testing.assert_close(advantage_BT, 3.0 * expected_BT)
+    torch.testing.assert_close(return_BT, expected_BT + torch.where(step.mask_BT.bool(), step.value_BT, 0.0))
 
 
 def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
