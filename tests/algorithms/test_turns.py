@@ -7,41 +7,32 @@ Against loops over tokens, and for the leave-one-out baseline against the gradie
 import itertools
 import math
 import random
-from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_batches import NAN
+from rollout_batches import batches
 
 from prime_ext.algorithms.advantage import combine_sources
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.turns import place_turn_rewards, turn_boundaries
 
 
-@dataclass
 class Trajectories:
-    """Trajectories of a few prompts. Responses may begin and end with tokens of tools, or have no own token at all."""
+    """Rollouts with own tokens at random places, some of them rejected; elsewhere there is garbage."""
 
-    own_BT: torch.Tensor
-    mask_BT: torch.Tensor
-    reward_BT: torch.Tensor
-    group_B: torch.Tensor
-
-    @property
-    def rows(self):
-        return range(len(self.group_B))
+    def __init__(self, batch, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.batch, self.reward_BT, self.group_B = batch, batch.reward_BT, batch.group_B
+        self.own_BT = batch.mask_BT * (torch.rand(batch.mask_BT.shape, generator=generator) < 0.7)
+        self.mask_BT = self.own_BT * (torch.rand(batch.mask_BT.shape, generator=generator) < 0.8)
+        self.rows = range(len(self.group_B))
 
     def turns(self, row, valid=True):
         """Positions of each turn's tokens, by a loop; those of them that are trained on."""
-        found, before = [], False
-        for t, own in enumerate(self.own_BT[row].tolist()):
-            if own and not before:
-                found.append([])
-            if own:
-                found[-1].append(t)
-            before = bool(own)
+        own = [t for t, one in enumerate(self.own_BT[row].tolist()) if one]
+        found = [[t for _, t in run] for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])]
         if not valid:
             return found
         kept = [[t for t in turn if self.mask_BT[row, t]] for turn in found]
@@ -51,40 +42,20 @@ class Trajectories:
         return [i for i in self.rows if self.group_B[i] == self.group_B[row] and self.turns(i)]
 
 
-@st.composite
-def trajectories(draw, n_tokens=8):
-    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    rejects = draw(st.sampled_from([0.0, 0.3]))
-    rows = []
-    for group, size in enumerate(sizes):
-        for _ in range(size):
-            length = rng.randint(0, n_tokens)
-            own = [float(t < length and rng.random() < 0.6) for t in range(n_tokens)]
-            mask = [one * (rng.random() >= rejects) for one in own]
-            reward = [rng.uniform(-3, 3) if one else rng.choice([NAN, math.inf, 7.0]) for one in mask]
-            rows.append((own, mask, reward, 5 * group + 2))
-    rng.shuffle(rows)
-    own, mask, reward, group = zip(*rows, strict=True)
-    return Trajectories(
-        torch.tensor(own),
-        torch.tensor(mask),
-        torch.tensor(reward, dtype=torch.float64),
-        torch.tensor(group),
-    )
+trajectories = st.builds(Trajectories, batches(), st.integers(0, 10_000))
 
 
 # ---- where turns are, what they are paid ----------------------------------------------
 
 
-@given(trajectories())
+@given(trajectories)
 def test_a_turn_ends_at_its_last_valid_token_and_no_rejection_cuts_it_in_two(batch):
     end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
     for row in batch.rows:
         assert end_BT[row].nonzero()[:, 0].tolist() == [turn[-1] for turn in batch.turns(row)]
 
 
-@given(trajectories(), st.integers(0, 1000))
+@given(trajectories, st.integers(0, 1000))
 def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_missing(batch, seed):
     rng = random.Random(seed)
     every = [batch.turns(row, valid=False) for row in batch.rows]
@@ -117,7 +88,7 @@ def by_loops(batch, source):
     return result_BT
 
 
-@given(trajectories(), st.sampled_from([0.0, 0.9, 1.0]))
+@given(trajectories, st.sampled_from([0.0, 0.9, 1.0]))
 def test_the_advantage_of_every_turn_equals_a_loop(batch, discount):
     end_BT = turn_boundaries(batch.own_BT, batch.mask_BT)
     source = RewardSource(batch.reward_BT, batch.mask_BT, discount=discount, estimator="turn_rloo", turn_end_BT=end_BT)

@@ -130,9 +130,7 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("cpu", "prime.filter.lower", ["x"]),
         ("cpu", "prm.beta", "high"),
-        ("pspo", "pspo.judge", "maybe"),
         ("pspo", "step_scorer.kind", "clown"),
     ],
 )
@@ -141,10 +139,9 @@ def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_
     assert problem.startswith(f"{key}={value!r} must be ")
 
 
-@pytest.mark.parametrize("section", ["prime", "prime.filter", "prm"])
-def test_unknown_keys_and_values_in_place_of_sections_are_named(problems_of, section):
-    (problem,) = problems_of({f"{section}.typo": 1})
-    assert problem.startswith(f"unknown key {section}.typo; known keys: ")
+def test_an_unknown_key_is_named(problems_of):
+    (problem,) = problems_of({"prime.filter.typo": 1})
+    assert problem.startswith("unknown key prime.filter.typo; known keys: ")
 
 
 # ---- values and combinations ----------------------------------------------------------------------------------------
@@ -161,8 +158,7 @@ LOOP = {
 }
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
 DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
-ALONE = {"prime.process.coefficient": 0.0, "prm.enable": False}
-FROZEN_PRM = {"prm.update_mode": "none"}
+FUSED = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 SEPARATE = {
@@ -185,9 +181,7 @@ PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engin
 FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
-    ("gpu", {**TWO, f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
-    ("cpu", {"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
     ("cpu", LOOP),
     ("cpu", {"prm.reference": "base", "prm.model.lora_rank": 8}),
@@ -203,70 +197,41 @@ FINE = [
 REFUSED = [
     # single values
     ("cpu", {"prime.filter.lower": 0.9}, None),
-    ("cpu", {"prime.outcome.coefficient": float("nan")}, None),
-    ("cpu", {"prm.trainable_layers": 1.5}, None),
-    ("cpu", {"prm.optim.lr": -1e-6}, None),
     ("cpu", {f"{ROLLOUT}.temperature": 0.0}, None),
     ("cpu", {"data.train_batch_size": 12}, None),
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
-    ("cpu", {"trainer.v1.trainer_mode": "sync"}, None),
     ("cpu", {"actor_rollout_ref.actor.strategy": "fsdp"}, None),
     ("cpu", {"data.train_files": None}, None),
-    ("cpu", {"data.val_files": ["/nowhere/val.parquet"]}, None),
     ("cpu", {"prm.model.path": "/nowhere/prm"}, None),
-    ("pspo", {"step_scorer.model_path": "/nowhere"}, None),
     ("pspo", {"reward.reward_manager.name": "naive"}, None),
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
     # rewards
+    ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
     ("cpu", {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}, "are both 0"),
-    (
-        "cpu",
-        {"prime.outcome.estimator": "opoo"},
-        "turn_rloo; did you mean opo?",
-    ),
     ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
     ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
     ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
-    ("cpu", {**ALONE, "prime.outcome.estimator": "prm_value"}, "prime.outcome.estimator=prm_value reads the PRM"),
     ("cpu", {"prime.process.reliability_gate": True, "prime.outcome.coefficient": 0.0}, "reliability_gate=true needs"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
     ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
     # agent loops
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
-    ("cpu", {**LOOP, TOOL_FILE: __file__}, "is no list `tools` of entries with class_name"),
     ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "multi_turn.format=hermse is no tool parser of verl"),
     # the PRM
     ("cpu", {"prm.reference": "kl"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    ("cpu", {"prm.model.lora_rank": 8, "prm.trainable_layers": 1}, "prm.trainable_layers=1"),
-    ("cpu", {**FROZEN_PRM, "prm.reference": "policy"}, "is the policy itself"),
+    ("cpu", {"prm.update_mode": "none", "prm.reference": "policy"}, "is the policy itself"),
     # sizes and kernels
-    ("cpu", {"data.train_batch_size": 0}, None),
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
-    ("cpu", {**GAE, "critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
-    (
-        "gpu",
-        {**TWO, f"{ACTOR}.ulysses_sequence_parallel_size": 2, "prm.max_token_len_per_gpu": 500},
-        "prm.max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 is less than",
-    ),
-    (
-        "gpu",
-        {**TWO, **PARALLEL, "actor_rollout_ref.model.override_config.attn_implementation": "sdpa"},
-        "prm.model.override_config.attn_implementation=sdpa",
-    ),
-    (
-        "cpu",
-        {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"},
-        "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch",
-    ),
+    ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
+    ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}.modules: No module named 'no_such_module'"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold=0"),
-    ("cpu", {**COLOCATE, "prime.outcome.estimator": "remax"}, "prime.outcome.estimator=remax"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
@@ -323,8 +288,7 @@ def other_vocabulary(path):
 
 def fused_prm(path):
     model = write_model(path, tie_word_embeddings=False)
-    kernels = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
-    return {**EIGHT, **kernels, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
+    return {**EIGHT, **FUSED, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
 
 
 def undescribed_step_rm(path):
@@ -340,8 +304,6 @@ FILES = [
     ("cpu", text_file, " cannot be read as parquet"),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
-    # Another reward function knows its own data.
-    ("cpu", lambda path: {**train_on(path, data_source="poems"), "reward.custom_reward_function.path": "own.py"}, ""),
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
@@ -354,7 +316,6 @@ FILES = [
     ("pspo", undescribed_step_rm, "has no prime_ext_step_rm.json"),
     # Gold answers are needed only where they count.
     ("pspo", lambda path: train_on(path, data_source=None, reward_model=None), ""),
-    ("pspo", lambda path: {**train_on(path, data_source="poems"), "pspo.judge": False}, ""),
 ]
 
 

@@ -19,6 +19,7 @@ VARIANTS = {
     "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
     "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
     "remove padding": base.PACKED,
+    "chunked": base.CHUNKED,
 }
 
 
@@ -40,15 +41,11 @@ def main(model_path, work_dir):
     results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
 
     # `interleaved` against `after`: score, then update.
-    for mini_batch_size in (8, 4):
-        after, interleaved = (base.Prm(model_path, mini_batch_size=mini_batch_size) for _ in range(2))
-        for step in range(2):
-            scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
-            updated, scores = interleaved.update_and_score(rollouts, reference)
-            results["interleaved", mini_batch_size, step] = (scores, updated)
-            results["after", mini_batch_size, step] = (scores_after, updated_after)
-        results["interleaved weights", mini_batch_size] = interleaved.weights()
-        results["after weights", mini_batch_size] = after.weights()
+    after, interleaved = base.Prm(model_path), base.Prm(model_path)
+    scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
+    updated, scores = interleaved.update_and_score(rollouts, reference)
+    results["after"] = (scores_after, updated_after, after.weights())
+    results["interleaved"] = (scores, updated, interleaved.weights())
     results["reference at the end"] = reference_worker.score(rollouts)
 
     # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
@@ -90,26 +87,17 @@ def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
     assert_weights_close(found["weights"], expected["weights"])
 
 
-def test_interleaved_equals_after_when_there_is_one_mini_batch(results):
-    for step in range(2):
-        scores, updated = results["interleaved", 8, step]
-        scores_after, updated_after = results["after", 8, step]
-        assert_rows_close(scores, scores_after)
-        assert_updates_close([updated], [updated_after])
-    assert_weights_close(results["interleaved weights", 8], results["after weights", 8])
-
-
 def test_interleaved_scores_later_mini_batches_with_a_prm_that_has_moved(results):
     rollouts = results["rollouts"]
     first = {rollout["key"] for rollout in mini_batches(rollouts)[0]}
-    scores, updated = results["interleaved", 4, 0]
-    scores_after, updated_after = results["after", 4, 0]
+    scores, updated, weights = results["interleaved"]
+    scores_after, updated_after, weights_after = results["after"]
     assert_updates_close([updated], [updated_after])
     for rollout, score, score_after in zip(rollouts, scores, scores_after, strict=True):
         moved = float((score - score_after).abs().max())
         if not rollout["padding"]:
             assert moved < 1e-5 if rollout["key"] in first else moved > 1e-4
-    assert_weights_close(results["interleaved weights", 4], results["after weights", 4])
+    assert_weights_close(weights, weights_after)
 
 
 def test_the_frozen_reference_stays_as_it_was(results):

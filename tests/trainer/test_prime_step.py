@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, settings
+from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded
 
 from prime_ext.trainer.reward_sources import NotFinite, advantages
 from prime_ext.utils import transfer_queue as transfer
@@ -22,14 +22,6 @@ def test_groups_labels_and_masks_are_read_by_key(queue):
     assert step.label_B.tolist()[:5] == step.reward_BT.sum(-1).tolist()[:5] == [1.0, 0.0, 0.0, 1.0, 0.5]
     assert step.group_B[0] == step.group_B[1] == step.group_B[2] != step.group_B[3] == step.group_B[4]
     assert step.valid_B.tolist() == [True] * 5 + [False] * 2
-
-
-@pytest.mark.parametrize("extra", [{"reward_extra_info": [1.0]}, "acc=1", {"reward_extra_info": None}])
-def test_extra_info_that_is_no_mapping_is_an_error_that_names_the_rollout(queue, extra):
-    key = next(iter(ROLLOUTS))
-    queue.put(key, queue.tags["train"][key], extra_fields=extra)
-    with pytest.raises(RuntimeError, match=f"extra info of rollout {key} is a (list|str|NoneType); a reward function"):
-        transfer.fetch_reward_infos(list(ROLLOUTS), "train")
 
 
 def advantages_by_key(queue, keys=(*ROLLOUTS, *PADDING), gate=1.0, **changes):
@@ -84,19 +76,6 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
     step.measure_scores(-10.0 - right_BT, when="after")
     assert step.metrics["prm/pair_accuracy/before_update"] == 1.0 == step.pairs_before.accuracy
     assert step.metrics["prm/pair_accuracy/after_update"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "gates"),
-    [
-        ({}, True),
-        ({"process__reliability_gate": False}, False),
-        ({"process__coefficient": 0.0}, False),
-        ({"outcome__coefficient": 0.0}, False),
-    ],
-)
-def test_the_gate_is_on_where_both_sources_count(changes, gates):
-    assert settings(**{"process__reliability_gate": None, **changes}).gates is gates
 
 
 def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):

@@ -2,10 +2,8 @@
 """What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
 
 import json
-import uuid
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from fake_queue import FakeQueue
@@ -13,7 +11,6 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
-from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
@@ -155,34 +152,6 @@ def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arr
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
-
-
-def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
-    batch, _, queue = balanced(settings(), "grpo")
-    # The companion of the dropped response leaves with it: nothing is left to compare it with.
-    assert batch.keys == ["q_0_0"]
-    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
-
-
-def test_ids_of_prompts_repeat_and_sort_as_the_prompts_do(monkeypatch):
-    def two_prompts(self):
-        uids = np.array([str(uuid.uuid4()), str(uuid.uuid4())], dtype=object)
-        return tu.get_tensordict({"uid": uids, "index": np.array([0, 1])})
-
-    monkeypatch.setattr(PPOTrainer, "_fetch_one_gen_batch", two_prompts)
-
-    def fetched(steps):
-        trainer = object.__new__(get_trainer_cls("pspo_sync"))
-        trainer._fetched = (0, 0)
-        uids = []
-        for trainer.global_steps in steps:
-            uids += list(trainer._fetch_one_gen_batch()["uid"])
-        return uids
-
-    uids = fetched([9, 9, 10])
-    assert len(set(uids)) == 6 and uids == sorted(uids) and not any("_" in uid for uid in uids)
-    # A run that was killed after step 9 has the same ids from there.
-    assert fetched([10]) == uids[4:]
 
 
 @pytest.mark.parametrize("saved", [True, False])
