@@ -207,13 +207,6 @@ def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
         assert accuracy == (None if expected is None else pytest.approx(expected))
 
 
-def test_an_untrained_prm_is_a_coin_and_a_batch_without_pairs_has_no_accuracy():
-    group_B = torch.tensor([0, 0, 1])
-    tied = torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]), group_B
-    assert pair_accuracy(*tied) == 0.5
-    assert pair_accuracy(torch.rand(3), torch.tensor([1.0, 1.0, 0.0]), group_B) is None
-
-
 def test_absolute_accuracy_counts_scores_on_the_right_side_of_zero():
     score_B = torch.tensor([2.0, -1.0, 0.0, 3.0])
     assert absolute_accuracy(score_B, torch.tensor([1.0, 0.0, 1.0, 0.2])) == 0.5

@@ -242,15 +242,6 @@ def test_edges_of_the_released_function():
     assert float(released(torch.tensor([0.9]), torch.tensor([850]))) < math.inf
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
-@given(score=st.floats(0.0, 1.0), steps=st.integers(0, 800))
-def test_every_factor_is_finite_and_none_is_negative(name, score, steps):
-    factor = SHAPES[name](torch.tensor([score]), torch.tensor([steps]))
-    assert factor.shape == (1,) and factor.isfinite().all() and (factor >= 0).all()
-    if name != "released":
-        assert float(factor) <= 1.0 and torch.equal(factor, SHAPES[name](torch.tensor([0.0]), torch.tensor([steps])))
-
-
 # ---- implicit step rewards on tokens --------------------------------------------------------------------------------
 
 

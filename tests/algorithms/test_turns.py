@@ -129,10 +129,10 @@ def expected_gradient(estimator, on_logits):
     return total
 
 
-def true_gradient(on_logits, rewards=REWARDS, outcomes=OUTCOMES):
+def true_gradient(on_logits):
     logit_2 = torch.tensor(on_logits, dtype=torch.float64, requires_grad=True)
     p, q = logit_2.sigmoid()
-    worth = [sum(rewards[: k + 1]) + outcomes[k] for k in range(3)]
+    worth = [sum(REWARDS[: k + 1]) + OUTCOMES[k] for k in range(3)]
     ((1 - p) * worth[0] + p * (1 - q) * worth[1] + p * q * worth[2]).backward()
     return logit_2.grad.tolist()
 

@@ -273,17 +273,8 @@ def train_on(path, **columns):
     return {"data.train_files": write_parquet(path, **columns)}
 
 
-def text_file(path):
-    path.write_text("prompt,answer\n")
-    return {"data.train_files": str(path)}
-
-
 def prm_of(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
-
-
-def other_vocabulary(path):
-    return prm_of(path, tokens=("a", "c", "b"))
 
 
 def fused_prm(path):
@@ -291,29 +282,21 @@ def fused_prm(path):
     return {**EIGHT, **FUSED, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
 
 
-def undescribed_step_rm(path):
-    folder = Path(write_step_rm(path))
-    (folder / FILE).unlink()
-    return {"step_scorer.model_path": str(folder)}
-
-
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
     ("cpu", lambda path: train_on(path, reward_model=None), "has no column 'reward_model'; it has prompt, data_source"),
-    ("cpu", text_file, " cannot be read as parquet"),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
     ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
-    ("cpu", other_vocabulary, " has another vocabulary than the policy "),
+    ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
     ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 5}, "=5 must be at most 4"),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
-    ("pspo", undescribed_step_rm, "has no prime_ext_step_rm.json"),
     # Gold answers are needed only where they count.
     ("pspo", lambda path: train_on(path, data_source=None, reward_model=None), ""),
 ]

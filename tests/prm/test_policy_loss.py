@@ -79,7 +79,7 @@ def main(policy_path, prm_path, average_path, work_dir):
         strategy = {key: value for key, value in of_policy.items() if key == "prm.engine.strategy"}
         average = base.Prm(average_path, strategy, forward_only=True)
         register_engine("average", average.worker.engine)
-        prm = base.Prm(prm_path, of_prm)  # registered as the PRM by itself
+        base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients, TOP.get(name)) for _ in range(2)]
         results["variant", name] = {
             "coefficients": coefficients,

@@ -56,17 +56,6 @@ def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
     torch.testing.assert_close(half, advantages_by_key(queue, process__coefficient=0.5)[0])
 
 
-def test_an_untrained_prm_gives_the_advantages_of_the_outcome_alone(queue):
-    step = loaded(queue, scored=False)
-    step.reference_log_prob_BT = -torch.rand_like(step.mask_BT)
-    step.set_scores(step.reference_log_prob_BT.clone(), beta=0.05)
-    step.measure_scores(step.reference_log_prob_BT.clone(), "before")
-    expected_BT, _ = advantages(loaded(queue, process__coefficient=0.0), 1.0)
-    torch.testing.assert_close(advantages(step, 1.0)[0], expected_BT)
-    assert step.metrics["prm/reward_sum/mean"] == 0.0 and step.metrics["prm/pair_accuracy/before_update"] == 0.5
-    assert step.pairs_before.accuracy == 0.5
-
-
 def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_the_gate(queue):
     step = loaded(queue, scored=False)
     step.reference_log_prob_BT = torch.full_like(step.mask_BT, -5.0)

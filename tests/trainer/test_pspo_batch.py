@@ -71,16 +71,13 @@ OWN = [1, 1, 1, 1]
         (ENDS, OWN, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
         (TOKENS, OWN, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
         (ENDS, OWN, info((), ()), [0.0] * 4),
-        (TOKENS, OWN, info((), ()), [0.0] * 4),
         (ENDS, OWN, info(failure="no answer"), [0.0] * 4),
-        (TOKENS, OWN, info(failure="no answer"), [0.0] * 4),
         # Tokens of tools are paid nothing.
         (ENDS, [1, 0, 1, 0], info(outcome=1.0), [0.25, 0.0, 1.5, 0.0]),
         (ENDS, [0, 1, 1, 0], info(ends=(0, 3), outcome=1.0), [0.0, 0.25, 1.5, 0.0]),
         (PER_STEP, [1, 1, 0, 0], info(ends=(2, 3), outcome=1.0), [0.0, 0.75 + 1.0, 0.0, 0.0]),
         (TOKENS, [1, 0, 1, 0], info(outcome=1.0), [0.375, 0.0, 1.375, 0.0]),
         (ENDS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
-        (TOKENS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
     ],
 )
 def test_rewards_are_paid_at_their_own_tokens_and_the_answer_at_the_end(settings, changes, own, told, expected):

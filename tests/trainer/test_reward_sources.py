@@ -274,17 +274,6 @@ def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, change
     assert metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
 
 
-def test_advantages_are_those_of_the_two_sources_and_padding_changes_nothing(monkeypatch):
-    step, metrics = step_with_scores(monkeypatch, process__estimator="reinforce", whitening=False)
-    advantage_BT, _ = advantages(step, 0.5)
-    alone, _ = step_with_scores(monkeypatch, process__coefficient=0.0, whitening=False)
-    outcome_BT, _ = advantages(alone, 1.0)
-    # Half the return: what this step and those behind it score.
-    expected_BT = outcome_BT + 0.5 * step.process_reward_BT.flip(-1).cumsum(-1).flip(-1) * step.mask_BT
-    torch.testing.assert_close(advantage_BT, expected_BT)
-    assert not advantage_BT[5:].any()
-
-
 def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
     failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
     step, _ = step_with_scores(monkeypatch, changed=failed)

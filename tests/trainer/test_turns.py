@@ -174,16 +174,6 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert "prime/turns/return_std" in metrics
 
 
-def test_rejected_tokens_cut_no_turn_in_two(monkeypatch):
-    queue, batch = stored(monkeypatch, MASKS, rewards=REWARDS)
-    queue.fields["train"][KEYS[2]]["extra_fields"]["tool_rewards"] = [4.0]
-    for key, mask in {KEYS[2]: [1, 0], KEYS[0]: [0, 0, 0, 1, 0, 1]}.items():
-        queue.fields["train"][key]["response_mask"] = torch.tensor(mask)
-    step = loaded(queue, batch, settings(**PAYS))
-    # Of a turn without a token that is trained on nothing is paid; the number of turns is what it was.
-    assert step.turn_reward_BT[[0, 2]].tolist() == [[0, 0, 0, -1, 0, 0], [4, 0, 0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
