@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
 from verl.workers.config.critic import CriticConfig
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl_names import VERL_NAMES, missing_names
 
 from prime_ext.config.compose import compose_config
@@ -88,6 +90,12 @@ def test_fused_kernels_of_one_model_take_the_logits_of_another():
 
 def test_a_critic_asks_for_flash_attention_whatever_is_set():
     in_plain_verl(CRITIC)
+
+
+def test_merging_rounds_and_an_update_that_is_not_finite_is_passed_over():
+    assert ".bfloat16()" in inspect.getsource(FSDPModelMerger)
+    after = inspect.getsource(FSDPEngine.optimizer_step).partition("if not torch.isfinite(grad_norm):")[2]
+    assert after and "raise" not in after.partition("else:")[0]
 
 
 def test_requests_of_two_equal_runs_have_other_ids_and_no_seed():

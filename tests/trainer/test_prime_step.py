@@ -5,10 +5,9 @@ import logging
 
 import pytest
 import torch
-from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded
+from small_batch import NAN, PADDING, ROLLOUTS, filled_queue, loaded
 
 from prime_ext.trainer.reward_sources import NotFinite, advantages
-from prime_ext.utils import transfer_queue as transfer
 
 
 @pytest.fixture
@@ -86,11 +85,6 @@ def test_impossible_log_probabilities_are_warned_about_inside_the_mask_only(queu
         log_prob_BT[0, 1] = value
         step.set_scores(log_prob_BT, beta=0.05)
     assert "log-probabilities of the PRM" in caplog.text and said in caplog.text
-
-
-def test_a_field_nobody_wrote_is_named(queue):
-    with pytest.raises(RuntimeError, match="rollouts have no field 'prm_log_probs'"):
-        transfer.fetch_padded(batch_of(queue), ["prm_log_probs"])
 
 
 def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on_them(queue):
