@@ -160,14 +160,11 @@ def test_impossible_tokens_and_16_bit_logits():
     assert narrow_NV.grad.dtype == torch.bfloat16
 
 
-def test_shapes_are_checked():
+def test_a_target_of_another_vocabulary_and_none_are_refused():
     (logits_NV, phi_NV), token_N = _draw(0, 3, 5, 1)
-    with pytest.raises(ValueError, match="policy's vocabulary"):
-        log_probs_and_reverse_kl(logits_NV, token_N, [phi_NV[:, :4]])
-    with pytest.raises(ValueError, match="no targets"):
-        log_probs_and_reverse_kl(logits_NV, token_N, [])
-    empty = log_probs_and_reverse_kl(logits_NV[:0], token_N[:0], [phi_NV[:0]])
-    assert empty[0].shape == (0,) and empty[1].shape == (0, 1)
+    for targets, said in (([phi_NV[:, :4]], "policy's vocabulary"), ([], "no targets")):
+        with pytest.raises(ValueError, match=said):
+            log_probs_and_reverse_kl(logits_NV, token_N, targets)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 10), st.integers(1, 10))

@@ -189,7 +189,6 @@ FINE = [
     ("cpu", SEPARATE),
     ("cpu", {**FRACTION, "prm.loss": "nca"}),
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
-    ("pspo", {**SERVER, **POOL}),
     ("scored", {**SEPARATE, **SERVER, **POOL}),
 ]
 
@@ -255,13 +254,6 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
     problems, key = problems_of(changes, name), list(changes)[-1]
     named = [one for one in problems if (said in one if said else one.startswith((f"{key}=", f"{key}:", f"{key} ")))]
     assert named, problems
-
-
-def test_problems_of_all_sections_are_reported_together(problems_of):
-    problems = problems_of({"prime.filter.lower": 0.9, "prm.beta": -1, "prm.epochs": 0, "trainer.nnodes": 0})
-    assert {problem.split("=")[0] for problem in problems} == {
-        "prime.filter.lower", "prm.beta", "prm.epochs", "trainer.nnodes",
-    }  # fmt: skip
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
