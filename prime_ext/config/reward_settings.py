@@ -188,7 +188,6 @@ class ProcessSettings:
             yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
         if self.target == "policy" and self.form == "sampled" and self.discount != 0:
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
-
         mode, shape = self.accumulation.mode, self.shaping.name
         if self.step_score == "none" and self.of_steps:
             remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"

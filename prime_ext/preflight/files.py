@@ -162,10 +162,10 @@ def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
         yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
         return
     size, vocabulary = _n_embeddings(folder), _tokenizer_vocabulary(folder)
-    if size is not None and vocabulary and max(vocabulary.values()) >= size:
-        ids = max(vocabulary.values())
-        yield f"{key}: the tokenizer of {folder} has token ids up to {ids}, its model only {size} embeddings"
     expected = _tokenizer_vocabulary(Path(policy).expanduser()) if path != policy and _has_config(policy) else None
+    ids = max((vocabulary or expected or {"": 0}).values())
+    if size is not None and ids >= size:
+        yield f"{key}: the tokenizer has token ids up to {ids}, the model in {folder} only {size} embeddings"
     if vocabulary is not None and expected is not None and vocabulary != expected:
         yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
 

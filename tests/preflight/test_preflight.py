@@ -285,7 +285,7 @@ FILES = [
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
     ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
     ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
-    ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
+    ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, the model in "),
     ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 5}, "=5 must be at most 4"),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),

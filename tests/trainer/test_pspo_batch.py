@@ -57,8 +57,6 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 
 PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
 ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
-
-
 OWN = [1, 1, 1, 1]
 
 

@@ -97,7 +97,6 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
 
 @pytest.fixture
 def saved_and_resumed(make, monkeypatch, tmp_path):
-    """A trainer, and one that goes on from what it saved; without models."""
     monkeypatch.setattr("prime_ext.prm.implicit_prm.ImplicitPRM.load", lambda *_: None)
 
     def resume(saved, **changes):
