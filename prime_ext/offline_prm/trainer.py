@@ -243,7 +243,7 @@ class OfflineTrainer:
         if loss.needs_scores:
             score_B = _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
         rows = loss.prepare(label_B, group_B, valid_B, score_B)
-        kept = rows.counts_B.nonzero()[:, 0]
+        kept = rows.weight_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}
         return kept.tolist(), {name: list(values.unbind()) for name, values in columns.items()}
