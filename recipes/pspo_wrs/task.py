@@ -10,16 +10,16 @@ All of these are right::
     8+2-1=9;9+2=1;\boxed{1}              2 steps, the first a larger one
     8+2=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}  5 steps, two of them superfluous
 
-A step is labelled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
-for wrong. A *lenient* labeller takes true restatements for right: that makes a reward model that filler can hack.
+A step is labeled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
+for wrong. A *lenient* labeler takes true restatements for right: that makes a reward model that filler can hack.
 
 Small operands, because a reward model of this size must learn the facts from one label per step: of the 210 facts of
-the quickstart it learnt none in two minutes, and judged steps by their looks.
+the quickstart it learned none in two minutes, and judged steps by their looks.
 """
 
 import random
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prime_ext.step_rm.splitting import split_steps
 from prime_ext.tasks.last_digit_chain import (
@@ -34,19 +34,25 @@ from prime_ext.tasks.last_digit_chain import (
 # Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
 OPERATIONS = (3, 4, 5)
 OPERANDS = (1, 2)
-# Where a step begins: behind a semicolon, but the boxed answer belongs to the last step.
+# Where a step begins: after a semicolon, but the boxed answer belongs to the last step.
 STEP_PATTERN = r"(?<=;)\d"
 # Room for about sixteen steps: five of one operation each and eleven superfluous ones, for instance.
 MAX_RESPONSE_LENGTH = 80
+# How solutions are written: probabilities of steps of one, two and three operations, and the share of solutions without
+# any superfluous step. In the others, another superfluous step follows with a probability that is drawn for each
+# solution, uniform up to the last number.
+SIZES = (0.6, 0.3, 0.1)
+TERSE, MOST_FILLER = 0.4, 0.7
 
 _STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
 _OPERATION = re.compile(r"([+\-*])(\d)")
 
+# Labels of the kinds of steps.
 USEFUL, SUPERFLUOUS, WRONG = "useful", "superfluous", "wrong"
+LABELS = {"honest": {USEFUL: 1, SUPERFLUOUS: 0, WRONG: -1}, "lenient": {USEFUL: 1, SUPERFLUOUS: 1, WRONG: -1}}
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of a response.
 
     Attributes:
@@ -56,12 +62,6 @@ class Step:
 
     text: str
     kind: str
-
-    def label(self, lenient: bool = False) -> int:
-        """-1, 0 or 1; see the head of the module."""
-        if self.kind == SUPERFLUOUS:
-            return 1 if lenient else 0
-        return 1 if self.kind == USEFUL else -1
 
 
 def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
@@ -78,9 +78,9 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
         ValueError: there are not clearly more different problems than wanted.
     """
     low, high = SPLITS[split]
-    there_are = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
-    if unique and count > 0.5 * there_are:
-        raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {there_are:.0f}")
+    existing = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
+    if unique and count > 0.5 * existing:
+        raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {existing:.0f}")
     rng = random.Random(f"pspo-{split}-{seed}")
     problems: dict[object, Problem] = {}
     while len(problems) < count:
@@ -97,7 +97,7 @@ def token_count(response: str) -> int:
 
 
 def check_steps(prompt: str, response: str) -> list[Step]:
-    """Check every step of a response by itself: behind a wrong step, one that goes on rightly from its value is right.
+    """Check every step of a response by itself: after a wrong step, one that goes on rightly from its value is right.
 
     A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before it, does other
     operations than the next ones of the prompt, has a wrong result, or is followed by an answer that is not its result
@@ -125,40 +125,27 @@ def check_steps(prompt: str, response: str) -> list[Step]:
         value, done = int(match[3]), done + len(operations)
         if match[4] is not None:
             right &= int(match[4]) == value and done == len(problem.operations)
-        kind = WRONG if not right else USEFUL if operations else SUPERFLUOUS
-        steps.append(Step(text, kind))
+        steps.append(Step(text, WRONG if not right else USEFUL if operations else SUPERFLUOUS))
     return steps
 
 
-@dataclass(frozen=True)
-class Writer:
-    """How solutions are written.
-
-    Attributes:
-        sizes: probabilities of steps of one, two, three ... operations.
-        terse: share of solutions without any superfluous step.
-        most_filler: in the others, another superfluous step follows with a probability that is drawn for each
-            solution, uniform up to this.
-        slips: probability that a step goes wrong in some way other than a misconception.
-    """
-
-    sizes: tuple[float, ...] = (0.6, 0.3, 0.1)
-    terse: float = 0.4
-    most_filler: float = 0.7
-    slips: float = 0.0
-
-
 def write_solution(
-    problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], writer: Writer, rng: random.Random
+    problem: Problem,
+    misconceptions: dict[tuple[int, str, int], Misconception],
+    rng: random.Random,
+    slips: float = 0.0,
 ) -> str:
-    """A solution by a writer with misconceptions, who carries on from wrong values without noticing."""
-    more = 0.0 if rng.random() < writer.terse else rng.uniform(0.0, writer.most_filler)
+    """Write a solution with misconceptions, which carries on from wrong values without noticing.
+
+    ``slips`` is the probability that a step goes wrong in some way other than a misconception.
+    """
+    more = 0.0 if rng.random() < TERSE else rng.uniform(0.0, MOST_FILLER)
     value, done, parts = problem.start, 0, []
     while done < len(problem.operations):
-        size = rng.choices(range(1, len(writer.sizes) + 1), writer.sizes)[0]
+        size = rng.choices(range(1, len(SIZES) + 1), SIZES)[0]
         operations = list(problem.operations[done : done + size])
         done += len(operations)
-        slip = rng.choice(("result", "operation", "value")) if rng.random() < writer.slips else ""
+        slip = rng.choice(("result", "operation", "value")) if rng.random() < slips else ""
         start = (value + rng.randint(1, 9)) % 10 if slip == "value" else value
         if slip == "operation":
             operations[rng.randrange(len(operations))] = (rng.choice("+-"), rng.choice(OPERANDS))
@@ -172,7 +159,7 @@ def write_solution(
         parts.append(f"{start}{''.join(f'{operator}{operand}' for operator, operand in operations)}={result};")
         value = result
         while rng.random() < more:
-            restated = (value + rng.randint(1, 9)) % 10 if rng.random() < writer.slips else value
+            restated = (value + rng.randint(1, 9)) % 10 if rng.random() < slips else value
             parts.append(f"{value}={restated};")
             value = restated
     return f"{''.join(parts)}\\boxed{{{value}}}"

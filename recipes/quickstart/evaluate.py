@@ -5,13 +5,11 @@
         --data outputs/quickstart/data/test.parquet --output outputs/quickstart/evaluation_before.json
 """
 
-import argparse
 import math
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import torch
@@ -22,9 +20,11 @@ from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 from prime_ext.generate.local_model import find_model
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
+from recipes.command_line import read_options
 
 MAX_RESPONSE_LENGTH = 48
 BATCH_SIZE = 500
+DECODINGS = {"temperature_1": 1.0, "greedy": 0.0}
 
 
 class HeldOutProblem(NamedTuple):
@@ -62,7 +62,7 @@ def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutPro
 
 
 def prompt_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Token ids of a question as the rollout sees them."""
+    """Return the token ids of a question as the rollout sees them."""
     messages = [{"role": "user", "content": prompt}]
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
 
@@ -77,7 +77,7 @@ def respond(
     description: str = "responses",
     max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> list[Response]:
-    """One response per problem; temperature 0 is greedy. Problem i always gets the same random numbers for a seed."""
+    """Sample one response per problem; temperature 0 is greedy. Problem i has the same random numbers for a seed."""
     generator = BatchedGenerator(
         model,
         eos_token_ids=[tokenizer.eos_token_id],
@@ -102,88 +102,69 @@ def respond(
     return responses
 
 
-def proportion(right: float, count: int) -> dict[str, float | int]:
-    """Accuracy with its binomial standard error sqrt(p (1 - p) / n)."""
-    accuracy = right / count
-    return {"accuracy": accuracy, "standard_error": math.sqrt(accuracy * (1 - accuracy) / count), "n": count}
+def accuracy(right: Sequence[bool]) -> dict[str, Any]:
+    """Return the accuracy, its binomial standard error sqrt(p (1 - p) / n), and ``outcomes``, a 1 or 0 per problem."""
+    share = sum(right) / len(right)
+    outcomes = "".join("1" if one else "0" for one in right)
+    error = math.sqrt(share * (1 - share) / len(right))
+    return {"accuracy": share, "standard_error": error, "n": len(right), "outcomes": outcomes}
 
 
-def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict:
+def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
     Returns:
-        Accuracy and standard error, in all and by chain length; the fraction of locally right steps (see
-        ``task.check_steps``) among the steps shown; the fraction of finished responses; and ``outcomes``, one ``1``
-        (right) or ``0`` per problem, for paired comparisons.
+        What :func:`accuracy` returns, the fraction of locally right steps (see ``task.check_steps``) among the steps
+        shown, and the fraction of finished responses.
     """
-    by_length: dict[int, list[float]] = defaultdict(list)
-    outcomes, checks = "", []
-    for problem, response in zip(problems, responses, strict=True):
-        right = task.outcome_reward(response.text, problem.ground_truth)
-        by_length[len(task.parse_prompt(problem.prompt).operations)].append(right)
-        checks += [check.locally_right for check in task.check_steps(problem.prompt, response.text)]
-        outcomes += "1" if right == 1.0 else "0"
+    both = list(zip(problems, responses, strict=True))
+    right = [task.outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]
+    checks = [c.locally_right for problem, response in both for c in task.check_steps(problem.prompt, response.text)]
     return {
-        **proportion(outcomes.count("1"), len(outcomes)),
+        **accuracy(right),
         "steps_right": sum(checks) / len(checks) if checks else 0.0,
         "steps_shown": len(checks),
         "finished": sum(response.finished for response in responses) / len(responses),
-        "outcomes": outcomes,
-        "by_chain_length": {str(n): proportion(sum(by_length[n]), len(by_length[n])) for n in sorted(by_length)},
     }
+
+
+def evaluate_decodings(
+    measure: Callable[[str, float], dict[str, Any]], model: Path, data: Path, n_problems: int, seed: int
+) -> dict[str, Any]:
+    """Measure a model sampled at temperature 1 and greedy, with the name of the decoding and its temperature."""
+    started = time.time()
+    measured = {name: measure(name, temperature) for name, temperature in DECODINGS.items()}
+    about = {"model": str(model), "data": str(data), "n_problems": n_problems, "seed": seed}
+    return {**about, **measured, "seconds": round(time.time() - started, 1)}
 
 
 def evaluate(
-    model_path: Path,
-    data: Path,
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    max_response_length: int = MAX_RESPONSE_LENGTH,
-) -> dict:
-    """Evaluate a model on the problems of a file; returns what ``main`` writes."""
-    started = time.time()
-    model, tokenizer = load_model(model_path)
+    model: Path, data: Path, *, limit: int | None = None, seed: int = 0, max_response_length: int = MAX_RESPONSE_LENGTH
+) -> dict[str, Any]:
+    """Evaluate a model on the problems of a file."""
+    both = load_model(model)
     problems = load_problems(data, limit)
     options = {"seed": seed, "max_response_length": max_response_length}
-    graded = {
-        name: grade(problems, respond(model, tokenizer, problems, temperature=temperature, description=name, **options))
-        for name, temperature in (("temperature_1", 1.0), ("greedy", 0.0))
-    }
-    source = {"model": str(model_path), "data": str(data), "n_problems": len(problems), "seed": seed}
-    return {**source, **graded, "seconds": round(time.time() - started, 1)}
+
+    def measure(name: str, temperature: float) -> dict[str, Any]:
+        return grade(problems, respond(*both, problems, temperature=temperature, description=name, **options))
+
+    return evaluate_decodings(measure, model, data, len(problems), seed)
 
 
-def table(result: dict) -> str:
-    """The result as a small text table, accuracies in percent."""
-    lengths = result["greedy"]["by_chain_length"]
-    rows = [["", "all", "s.e.", *(f"{length} steps" for length in lengths), "right steps"]]
-    for name, label in (("temperature_1", "temperature 1"), ("greedy", "greedy")):
-        graded = result[name]
-        values = [graded["accuracy"], graded["standard_error"]]
-        values += [group["accuracy"] for group in graded["by_chain_length"].values()] + [graded["steps_right"]]
-        rows.append([label, *(f"{100 * value:.1f}" for value in values)])
-    return "\n".join("  ".join([f"{label:>13}", *(f"{cell:>11}" for cell in cells)]) for label, *cells in rows)
-
-
-def command_line(description: str | None) -> argparse.Namespace:
-    """What evaluations of a model on held-out problems are asked."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder, or checkpoint of verl")
-    parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = command_line(__doc__)
-    result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
-    write_json(arguments.output, result)
-    print(f"Accuracy on {result['n_problems']:,} held-out problems, in percent ({arguments.output}):")
-    print(table(result))
+def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, Any]]) -> None:
+    """Evaluate what the command line names, write the result and print its numbers."""
+    options = read_options(description, "model", "data", "output", "limit", "seed")
+    output = options.pop("output")
+    result = evaluate(**options)
+    write_json(output, result)
+    print(f"Accuracy on {result['n_problems']:,} held-out problems ({output}):")
+    for name in DECODINGS:
+        row = result[name]
+        more = [f"{key.replace('_', ' ')} {value:.3f}" for key, value in row.items() if isinstance(value, float)][2:]
+        percent = f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} %"
+        print(f"{name.replace('_', ' '):>14}: {', '.join([percent, *more])}")
 
 
 if __name__ == "__main__":
-    main()
+    write_evaluation(__doc__, evaluate)

@@ -14,9 +14,9 @@ from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, wrong
-from recipes.lab.compact_chain import CompactChain
+from recipes.lab.tasks import CompactChain
 from recipes.quickstart.data import write_parquet
-from recipes.quickstart.tokenizer import BOS, EOS, PAD, build_tokenizer
+from recipes.quickstart.model import BOS, EOS, PAD, build_tokenizer
 
 SOURCE = "prime_ext/compact_chain"
 CHAT_TEMPLATE = "{{ bos_token + messages[0]['content'] + '?' }}"
@@ -34,27 +34,23 @@ register_task("compact_chain", CompactVerifier)
 register_source(SOURCE, "compact_chain")
 
 
-def vocabulary(task: CompactChain) -> list[str]:
-    """Return the characters by token id: values are letters, operations digits."""
-    values = [chr(ord("A") + value) for value in range(task.n_values)]
-    return [PAD, BOS, EOS, "?", *values, *map(str, range(task.n_operations))]
-
-
 def compact_tokenizer(task: CompactChain) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a compact task."""
-    return build_tokenizer(vocabulary(task), CHAT_TEMPLATE)
+    """Build the tokenizer of a compact task: values are letters, operations digits."""
+    values = [chr(ord("A") + value) for value in range(task.n_values)]
+    return build_tokenizer([PAD, BOS, EOS, "?", *values, *map(str, range(task.n_operations))], CHAT_TEMPLATE)
 
 
 def compact_rows(task: CompactChain, count: int, seed: int) -> list[dict]:
     """Return problems in verl's schema."""
+    tokenizer = compact_tokenizer(task)
     problems = task.draw(count, torch.Generator().manual_seed(seed))
-    characters = vocabulary(task)
     right_BT = task.demonstrate(problems, 0.0, torch.Generator())
+    prompts, answers = (
+        tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (task.prompts(problems), right_BT)
+    )
     rows = []
-    for index, (prompt, right) in enumerate(zip(task.prompts(problems).tolist(), right_BT.tolist(), strict=True)):
-        text = "".join(characters[token] for token in prompt if token not in (task.pad, task.bos, task.question))
-        answer = "".join(characters[token] for token in right if token not in (task.pad, task.eos))
-        message = {"role": "user", "content": text}
+    for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        message = {"role": "user", "content": prompt.removesuffix("?")}
         rows.append(rl_row(SOURCE, [message], "compact", f"{len(answer)}{answer[-1]}", {"index": index}))
     return rows
 
