@@ -34,8 +34,7 @@ def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) ->
 def paired_standard_error(before: str, after: str) -> float:
     """Standard error of the difference of two accuracies on the same problems, given as strings of 0 and 1.
 
-    Raises:
-        ValueError: the two are not about the same number of problems.
+    ``ValueError``: the two are not about the same number of problems.
     """
     if len(before) != len(after):
         raise ValueError(f"the evaluations have {len(before)} and {len(after)} problems; they must be the same")
@@ -54,11 +53,7 @@ def crossing(places: Sequence[float], values: Sequence[float], threshold: float)
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics by step of a run and its resumptions.
-
-    Raises:
-        ValueError: there is not a single step.
-    """
+    """Return the metrics by step of a run and its resumptions. ``ValueError``: there is not a single step."""
     metrics = read_metrics(run / "metrics.jsonl")
     if not metrics:
         raise ValueError(f"no metrics in {run / 'metrics.jsonl'}; was verl's 'file' logger on?")

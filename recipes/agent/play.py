@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,39 +43,16 @@ OVERRIDES = Path(__file__).parent / "rollout.txt"
 
 
 class Episode(NamedTuple):
-    """What the policy and its tools wrote.
-
-    Attributes:
-        problem: what was asked.
-        prompt_ids: its tokens.
-        response_ids: tokens of the policy and the tools.
-        own: which of them are the policy's.
-        text: what the policy and the tools wrote.
-        right: whether the verifier finds the answer.
-        calls: of tools.
-        failed: calls without a result.
-    """
+    """What the policy and its tools wrote, and whether the verifier finds the answer."""
 
     problem: HeldOutProblem
     prompt_ids: list[int]
     response_ids: list[int]
-    own: list[bool]
+    own: list[bool]  # tokens of the response that are the policy's
     text: str
     right: bool
     calls: int
-    failed: int
-
-
-class _Client:
-    """Generate the agent loop's tokens with a server in this process."""
-
-    def __init__(self, server: TransformersServer) -> None:
-        self._server = server
-
-    async def generate(
-        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **ignored: Any
-    ) -> TokenOutput:
-        return await self._server.generate(prompt_ids, sampling_params, request_id)
+    failed: int  # calls without a result
 
 
 async def _play_all(
@@ -91,10 +69,13 @@ async def _play_all(
     with contextlib.redirect_stdout(None):  # tools print their schema
         tools = load_all_tools(str(TOOLS), None)
 
+    async def generate(request_id: str, *, prompt_ids: list[int], sampling_params: dict, **_: Any) -> TokenOutput:
+        return await server.generate(prompt_ids, sampling_params, request_id)
+
     async def play_one(index: int, problem: HeldOutProblem) -> Episode:
         loop = SeededToolAgentLoop(
             trainer_config=DictConfigWrap(config),
-            server_manager=_Client(server),
+            server_manager=SimpleNamespace(generate=generate),
             tokenizer=tokenizer,
             processor=None,
             dataset_cls=RLHFDataset,

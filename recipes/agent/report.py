@@ -16,7 +16,7 @@ from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
 from recipes.quickstart.process_scores import Piece, ScoredResponse, score_tokens
-from recipes.quickstart.run_report import read_run, report_run, write_gain, write_number, write_seconds
+from recipes.quickstart.run_report import describe_results, read_run, report_run
 
 EXPLANATION = (
     "The agent is given a number and operations to apply from left to right, and calls a calculator, which fails one "
@@ -75,27 +75,14 @@ def report(run_dir: Path) -> dict[str, Any]:
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """Write what a reader should know about the run, in a few lines."""
     before, after = (
-        f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %"
-        for calls in (summary["calls"]["before"], summary["calls"]["after"])
+        f"{calls['calls_per_episode']:.2f}, {100 * calls['failed_calls']:.1f} %" for calls in summary["calls"].values()
     )
-    row = summary["process_rewards"]["warm-started policy"]
-    auc = {name: write_number(row[name], ".2f") for name in ("outcome_auc", "auc")}
     lines = [
-        "",
-        f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']}",
-        f"steps of PRIME with a tool, variant {summary['variant']}:",
-        write_gain("temperature 1", summary),
-        write_gain("greedy", summary["greedy"]),
         f"Calls per episode, and calls without a result: {before}  ->  {after}",
         "The model starts low by design: it imitated demonstrators who misuse their calculator and give up. One",
         "call in ten fails whatever the agent does. Only the last number is judged.",
-        f"On the warm start's episodes the PRM ranks right above wrong ones with probability {auc['outcome_auc']}, and",
-        f"calls that have a result above calls that cannot be read with {auc['auc']}.",
-        write_seconds(summary),
-        f"Everything is in {run_dir}: summary.json, learning_curve.png, metrics.jsonl, policy/, prm/, sft/,",
-        "checkpoints/, tensorboard/, and transcripts.html: episodes turn by turn; open it in a browser.",
     ]
-    return "\n".join(lines)
+    return describe_results(run_dir, summary, lines)
 
 
 if __name__ == "__main__":

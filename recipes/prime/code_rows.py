@@ -17,11 +17,7 @@ SPLITS = ("train", "validation")
 
 
 def copy_code_rows(source: Path, target: Path) -> None:
-    """Copy the rows of one file.
-
-    Raises:
-        SystemExit: the file is not there, has no column ``ability``, or no such row.
-    """
+    """Copy the rows of one file. ``SystemExit``: the file is not there, has no column ``ability``, or no such row."""
     if not source.is_file():
         raise SystemExit(f"code_rows: {source} does not exist")
     names = parquet.read_schema(source).names

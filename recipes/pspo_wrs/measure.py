@@ -7,7 +7,7 @@
 One response per held-out problem, at temperature 1 (seeded): the distribution that training rewards.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from prime_ext.step_rm.scorers.protocol import Chain, StepScores
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
 from recipes.command_line import read_options
-from recipes.pspo_wrs.task import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
+from recipes.pspo_wrs.data import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
 from recipes.quickstart.evaluate import accuracy, load_model, load_problems, respond
 from recipes.run_statistics import standard_errors
 
@@ -50,10 +50,16 @@ def describe_steps(steps: Sequence[Sequence[Step]]) -> dict[str, Any]:
     }
 
 
-def mean_score(scores: Sequence[StepScores]) -> float:
-    """Return the mean over responses of the geometric mean of their step scores."""
-    scores_BS = [torch.tensor([list(response.scores)], dtype=torch.float64) for response in scores]
-    return float(np.mean([float(accumulate(score_BS, torch.ones_like(score_BS))) for score_BS in scores_BS]))
+def describe_scores(steps: Sequence[Sequence[Step]], scores: Sequence[StepScores]) -> dict[str, Any]:
+    """Return the mean over responses of the geometric mean of their step scores, and the mean score of each kind."""
+    by_kind, geometric = defaultdict(list), []
+    for of_response, scored in zip(steps, scores, strict=True):
+        for step, score in zip(of_response, scored.scores, strict=True):
+            by_kind[step.kind].append(score)
+        score_BS = torch.tensor([list(scored.scores)], dtype=torch.float64)
+        geometric.append(float(accumulate(score_BS, torch.ones_like(score_BS))))
+    by_kind_mean = {kind: float(np.mean(by_kind[kind])) for kind in KINDS if kind in by_kind}
+    return {"score": float(np.mean(geometric)), "score_by_kind": by_kind_mean}
 
 
 def measure(model: Path, data: Path, step_rm: Path, *, limit: int | None = None, seed: int = 0) -> dict[str, Any]:
@@ -61,7 +67,8 @@ def measure(model: Path, data: Path, step_rm: Path, *, limit: int | None = None,
 
     Returns:
         ``accuracy``, its ``standard_error`` and ``outcomes`` (1 or 0 per problem); ``cut_off``, the share of responses
-        that reached the length limit; ``steps``, see :func:`describe_steps`; ``score``, see :func:`mean_score`.
+        that reached the length limit; ``steps``, see :func:`describe_steps`; ``score`` and ``score_by_kind``, see
+        :func:`describe_scores`.
     """
     problems = load_problems(data, limit)
     options = {"temperature": 1.0, "seed": seed, "max_response_length": MAX_RESPONSE_LENGTH}
@@ -75,7 +82,7 @@ def measure(model: Path, data: Path, step_rm: Path, *, limit: int | None = None,
         **accuracy([outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]),
         "cut_off": sum(not response.finished for _, response in both) / len(both),
         "steps": describe_steps(steps),
-        "score": mean_score(LocalScorer(StepClassifier(step_rm, device="cpu")).score_now(chains)),
+        **describe_scores(steps, LocalScorer(StepClassifier(step_rm, device="cpu")).score_now(chains)),
         "examples": [f"{problem.prompt} {response.text}" for problem, response in both[:8]],
     }
 

@@ -10,6 +10,8 @@ Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
 from recipes.command_line import read_options
@@ -21,26 +23,14 @@ from recipes.run_statistics import run_metrics, series
 MOST_BARS = 16
 
 
-def share(steps: dict, low: int, high: int = 10**9) -> float:
-    """Return the share of the responses whose number of steps is within the bounds, both included."""
-    histogram = {int(n): count for n, count in steps["histogram"].items()}
-    return sum(count for n, count in histogram.items() if low <= n <= high) / sum(histogram.values())
-
-
 def describe_policy(result: dict[str, Any]) -> dict[str, str]:
     """Return the lines of the table for one policy, by name."""
     steps = result["steps"]
-    shares = {
-        "at most 2 steps": share(steps, 0, 2),
-        "3 to 5 steps": share(steps, 3, 5),
-        f"6 to {LONG} steps": share(steps, 6, LONG),
-        f"more than {LONG} steps": steps["long"],
-        "cut off at the limit": result["cut_off"],
-    }
     return {
         "steps, mean": f"{steps['mean']:.2f}",
         **{f"  {kind}": f"{steps['kinds'][kind]:.2f}" for kind in KINDS},
-        **{name: f"{100 * value:.1f} %" for name, value in shares.items()},
+        f"more than {LONG} steps": f"{100 * steps['long']:.1f} %",
+        "cut off at the limit": f"{100 * result['cut_off']:.1f} %",
         "score, geometric mean": f"{result['score']:.3f}",
     }
 
@@ -79,9 +69,11 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, An
     """Draw the number of steps before and after; mean number of steps and accuracy over the training."""
     figure, ((bars, curve, right),) = new_figure(1, 3, (15, 4.4))
     for shift, (when, color, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
-        steps = summary[when]["steps"]
-        heights = [*(share(steps, n, n) for n in range(MOST_BARS)), share(steps, MOST_BARS)]
-        bars.bar([n + 0.42 * (shift - 0.5) for n in range(MOST_BARS + 1)], heights, 0.42, color=color, label=label)
+        histogram = summary[when]["steps"]["histogram"]
+        places = [min(int(n), MOST_BARS) + 0.42 * (shift - 0.5) for n in histogram]
+        weights = [count / sum(histogram.values()) for count in histogram.values()]
+        edges = np.arange(-0.5, MOST_BARS + 1) + 0.42 * (shift - 0.5)
+        bars.hist(places, edges, weights=weights, rwidth=0.42, color=color, label=label)
     bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
     bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses", title="Number of steps")
     bars.set_xticks(range(0, MOST_BARS + 1, 2))

@@ -41,11 +41,6 @@ STEP_RM_SETTINGS = (
 )
 
 
-def run_module(*words: str) -> None:
-    """Run ``python -m`` with these words from the root of the repository."""
-    subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
-
-
 def pair_tokenizer() -> PreTrainedTokenizerFast:
     """Return the policy's tokens with their ids, a line break and the letter with which the pair encoder probes."""
     processor = processors.TemplateProcessing(
@@ -79,6 +74,10 @@ def train_step_rm(run_dir: Path, labeler: str = "honest", seed: int = 0) -> None
     if not (start / "config.json").exists():
         write_step_rm_start(folder / "sft", start, seed)
     steps = target / "steps.parquet"
+
+    def run_module(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
+
     if not steps.exists():
         chains = folder / "data" / f"steps_{labeler}.jsonl"
         # Questions of one template differ in their numbers only.

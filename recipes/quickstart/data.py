@@ -58,17 +58,11 @@ def write_splits(
 ) -> None:
     """Write a parquet file for each split and, last, ``data.json``, whose presence means that all is complete.
 
-    Args:
-        output_dir: of the files.
-        rows: by split.
-        settings: for ``data.json``.
-        more_counts: rows of further files that are there already, for ``data.json``.
+    The latter has the settings and the number of rows, also of further files that are there already.
     """
     for split, content in rows.items():
         write_parquet(output_dir / f"{split}.parquet", content)
     counts = {split: len(content) for split, content in rows.items()} | more_counts
-    for name, count in counts.items():
-        print(f"{output_dir / name}: {count} rows")
     write_json(output_dir / "data.json", {"rows": counts, **settings, "misconception_seed": MISCONCEPTION_SEED})
 
 

@@ -45,8 +45,7 @@ class Response(NamedTuple):
 def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a Hugging Face folder, or a checkpoint of verl, in float32, in evaluation mode.
 
-    Raises:
-        BackendError: the folder is neither.
+    ``BackendError``: the folder is neither.
     """
     folder = find_model(str(Path(path).resolve())).path
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -113,9 +112,7 @@ def accuracy(right: Sequence[bool]) -> dict[str, Any]:
 def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
-    Returns:
-        What :func:`accuracy` returns, the fraction of locally right steps (see ``task.check_steps``) among the steps
-        shown, and the fraction of finished responses.
+    ``steps_right`` is the fraction of locally right steps (see ``task.check_steps``) among the steps shown.
     """
     both = list(zip(problems, responses, strict=True))
     right = [task.outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]
@@ -123,7 +120,6 @@ def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> 
     return {
         **accuracy(right),
         "steps_right": sum(checks) / len(checks) if checks else 0.0,
-        "steps_shown": len(checks),
         "finished": sum(response.finished for response in responses) / len(responses),
     }
 
@@ -161,7 +157,8 @@ def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, 
     print(f"Accuracy on {result['n_problems']:,} held-out problems ({output}):")
     for name in DECODINGS:
         row = result[name]
-        more = [f"{key.replace('_', ' ')} {value:.3f}" for key, value in row.items() if isinstance(value, float)][2:]
+        known = ("accuracy", "standard_error", "n", "outcomes")
+        more = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in row.items() if key not in known]
         percent = f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} %"
         print(f"{name.replace('_', ' '):>14}: {', '.join([percent, *more])}")
 

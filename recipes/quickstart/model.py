@@ -31,13 +31,10 @@ CHAT_TEMPLATE = (
 def character_tokenizer(
     vocabulary: Sequence[str], post_processor: Any = None, unknown: str | None = None, **options: Any
 ) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of characters. Decoding joins the tokens without spaces, so text round-trips exactly.
+    """Build a tokenizer of characters, from its tokens in the order of their ids.
 
-    Args:
-        vocabulary: tokens in the order of their ids.
-        post_processor: of the library.
-        unknown: token of characters outside the vocabulary; None: they are an error.
-        options: of the tokenizer's class.
+    Decoding joins the tokens without spaces, so text round-trips exactly. Without a token for ``unknown`` ones,
+    characters outside the vocabulary are an error.
     """
     tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
@@ -55,14 +52,8 @@ def build_tokenizer(
     unknown: str | None = None,
 ) -> PreTrainedTokenizerFast:
     """Build the tokenizer of a policy, with its chat template; by default that of the quickstart."""
-    return character_tokenizer(
-        vocabulary,
-        unknown=unknown,
-        padding_side="left",
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-        chat_template=chat_template,
-    )
+    options = {"padding_side": "left", "model_max_length": max_length, "clean_up_tokenization_spaces": False}
+    return character_tokenizer(vocabulary, unknown=unknown, chat_template=chat_template, **options)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int, max_position_embeddings: int = 128) -> LlamaForCausalLM:

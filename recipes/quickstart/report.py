@@ -18,7 +18,7 @@ from prime_ext.utils.files import read_json
 from recipes.command_line import read_options
 from recipes.quickstart.evaluate import load_model, respond
 from recipes.quickstart.process_scores import ScoredResponse, score_response
-from recipes.quickstart.run_report import read_run, report_run, write_gain, write_number, write_seconds
+from recipes.quickstart.run_report import describe_results, read_run, report_run
 from recipes.run_statistics import standard_errors, write_mean
 
 # Stored runs of the study `comparison`, on the quickstart's task with these settings and seeds.
@@ -88,35 +88,13 @@ def report(run_dir: Path) -> dict[str, Any]:
 
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """Write what a reader should know about the run, in a few lines."""
-    auc = {policy: write_number(row["auc"], ".2f") for policy, row in summary["process_rewards"].items()}
     lines = [
-        "",
-        f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} steps",
-        f"of PRIME, variant {summary['variant']}:",
-        write_gain("temperature 1", summary),
-        write_gain("greedy", summary["greedy"]),
         "The model starts low by design: it imitated demonstrators with systematic misconceptions, and PRIME unlearns",
         "them from the final answers alone. So the gain shows that the loop learns, not what PRIME does on real tasks.",
-        "The process reward of a step's result ranks right above wrong steps with probability (0.5 is chance):",
-        f"  {auc['trained policy']} on the trained policy's responses, {auc['warm-started policy']} on the warm "
-        "start's. No step label was ever shown to the PRM.",
     ]
     if summary["stored_runs"]:
         lines.append("Does it help, and what does it cost? Stored runs (study `comparison`, temperature 1):")
-    lines += [
-        *(f"  {line}" for line in summary["stored_runs"]),
-        write_seconds(summary),
-        f"Everything is in {run_dir}:",
-        "  summary.json        these numbers, with settings and versions",
-        "  learning_curve.png  accuracy and PRM over the steps",
-        "  transcripts.html    responses with a reward per token; open it in a browser",
-        "  metrics.jsonl       every metric of every step",
-        "  policy/, prm/       the trained models, Hugging Face format",
-        "  sft/                the warm start, which is also the reference",
-        "  checkpoints/        verl checkpoints, to go on from",
-        "  tensorboard/        logs for tensorboard --logdir",
-    ]
-    return "\n".join(lines)
+    return describe_results(run_dir, summary, [*lines, *(f"  {line}" for line in summary["stored_runs"])])
 
 
 if __name__ == "__main__":

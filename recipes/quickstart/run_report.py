@@ -86,6 +86,37 @@ def describe_run(folder: Path) -> dict[str, Any]:
     }
 
 
+def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[str]) -> str:
+    """Write what a reader should know about a run of PRIME, with some lines about its task."""
+    auc = {
+        policy: [write_number(row[name], ".2f") for name in ("outcome_auc", "auc")]
+        for policy, row in summary["process_rewards"].items()
+    }
+    return "\n".join(
+        [
+            "",
+            f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} "
+            f"steps of PRIME, variant {summary['variant']}:",
+            write_gain("temperature 1", summary),
+            write_gain("greedy", summary["greedy"]),
+            *lines,
+            "The PRM ranks right above wrong answers, and right above wrong steps, with probability (0.5 is chance):",
+            *(f"  {answers}, {steps} on responses of the {policy}" for policy, (answers, steps) in auc.items()),
+            "No label of a step was ever shown to it.",
+            write_seconds(summary),
+            f"Everything is in {run_dir}:",
+            "  summary.json        these numbers, with settings and versions",
+            "  learning_curve.png  accuracy and PRM over the steps",
+            "  transcripts.html    responses with process rewards; open it in a browser",
+            "  metrics.jsonl       every metric of every step",
+            "  policy/, prm/       the trained models, Hugging Face format",
+            "  sft/                the warm start, which is also the reference",
+            "  checkpoints/        verl checkpoints, to go on from",
+            "  tensorboard/        logs for tensorboard --logdir",
+        ]
+    )
+
+
 def write_seconds(summary: Mapping[str, Any]) -> str:
     """Write the seconds of the phases on one line."""
     return "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items())

@@ -21,9 +21,8 @@ from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import atomic_path, write_json_lines
 from recipes.agent.task import build_tokenizer as build_agent_tokenizer
-from recipes.pspo_wrs.data import labeled_chains
+from recipes.pspo_wrs.data import generate_problems, labeled_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
-from recipes.pspo_wrs.task import generate_problems
 from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
 from recipes.quickstart.model import build_model, build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
@@ -94,15 +93,10 @@ def overrides(
     rollout: str = "transformers",
     tools: bool = False,
 ) -> list[str]:
-    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``.
+    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``, for what :func:`prepare` wrote.
 
-    Args:
-        family: of the recipe.
-        folder: where :func:`prepare` wrote.
-        nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
-        steps: of the run; after every second one it saves and validates.
-        rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
-        tools: whether the recipe's agent loop calls tools.
+    After every second step the run saves and validates. Without a number of ``nodes`` of a Ray cluster that is running
+    it starts Ray itself. ``rollout`` is the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
     """
     engine = [f"actor_rollout_ref.rollout.name={rollout}"]
     if rollout == "transformers":

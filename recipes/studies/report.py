@@ -34,16 +34,6 @@ class Arrival(NamedTuple):
     arrived: bool
 
 
-class Ratio(NamedTuple):
-    """Baseline over method: geometric mean over pairs, standard error of its logarithm, pairs, wins, bound."""
-
-    mean: float
-    log_error: float | None
-    n: int
-    ahead: int
-    bound: str
-
-
 class Method(NamedTuple):
     """What a method ran with, the best of its candidates, and its runs."""
 
@@ -52,11 +42,7 @@ class Method(NamedTuple):
 
 
 def read_study(name: str) -> dict[str, Any]:
-    """Read a study by its name or its path.
-
-    Raises:
-        SystemExit: there is none.
-    """
+    """Read a study by its name or its path. ``SystemExit``: there is none."""
     path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml")))
@@ -72,8 +58,7 @@ def get_seeds(study: Study, method: str) -> list[int]:
 def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
     """Return the methods of a study in its order, with the runs of the seeds that it names.
 
-    Raises:
-        SystemExit: there are no results.
+    ``SystemExit``: there are no results.
     """
     path = path or FOLDER / "results" / f"{study['name']}.json"
     if not path.is_file():
@@ -96,34 +81,28 @@ def arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
     }
 
 
-def paired_ratio(baseline: Mapping[int, Arrival], other: Mapping[int, Arrival]) -> Ratio | None:
-    """Compare the baseline with a method over the seeds of both; None if in no pair one of the two arrives.
+def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
+    """Write the mean over seeds and, in brackets, how many times faster than the baseline a method arrives.
 
-    A run that never arrives counts with its budget, which makes the ratio a bound: ``>`` if only baselines did not
+    That is the geometric mean of the ratios over the seeds of both, the standard error of its logarithm, and the pairs
+    in which the method is ahead. Pairs in which neither arrives do not count. A run that never arrives counts with its
+    budget, which makes the mean a bound, ``>``. It makes the ratio a bound as well: ``>`` if only baselines did not
     arrive, ``<`` if only runs of the method, ``?`` if some of each.
     """
-    pairs = [(baseline[seed], other[seed]) for seed in baseline if seed in other]
-    pairs = [(first, second) for first, second in pairs if first.arrived or second.arrived]
-    if not pairs:
-        return None
-    logs = [math.log(first.place / second.place) for first, second in pairs]
-    late_baseline = not all(first.arrived for first, _ in pairs)
-    late_other = not all(second.arrived for _, second in pairs)
-    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[late_baseline, late_other]
-    mean, error = mean_and_error(logs)
-    return Ratio(math.exp(mean), error, len(logs), sum(log > 0 for log in logs), bound)
-
-
-def write_ratio(own: Mapping[int, Arrival], baseline: Mapping[int, Arrival] | None) -> str:
-    """Write the mean over seeds and, in brackets, the ratio to the baseline; ``>``: some runs did not arrive."""
     mean = float(np.mean([arrival.place for arrival in own.values()]))
     late = "" if all(arrival.arrived for arrival in own.values()) else ">"
     text = f"{late}{mean:,.{0 if mean >= 100 else 1}f}"
-    ratio = None if baseline is None else paired_ratio(baseline, own)
-    if ratio is None:
+    pairs = [(baseline[seed], own[seed]) for seed in baseline or () if seed in own]
+    pairs = [(first, second) for first, second in pairs if first.arrived or second.arrived]
+    if not pairs:
         return text
-    error = "" if ratio.log_error is None else f" ± {ratio.log_error:.2f}"
-    return f"{text} ({ratio.bound}{ratio.mean:.2f}{error}, {ratio.ahead}/{ratio.n})"
+    logs = [math.log(first.place / second.place) for first, second in pairs]
+    late_baseline = not all(first.arrived for first, _ in pairs)
+    late_own = not all(second.arrived for _, second in pairs)
+    bound = {(False, False): "", (True, False): ">", (False, True): "<", (True, True): "?"}[late_baseline, late_own]
+    ratio, error = mean_and_error(logs)
+    spread = "" if error is None else f" ± {error:.2f}"
+    return f"{text} ({bound}{math.exp(ratio):.2f}{spread}, {sum(log > 0 for log in logs)}/{len(logs)})"
 
 
 def write_arrivals(own: Mapping[int, Arrival], digits: int) -> str:
@@ -173,8 +152,7 @@ def label_method(study: Study, name: str, words: list[str]) -> str:
 def write_table(study: Study, results: Mapping[str, Method], baseline: str | None = None) -> str:
     """Write the Markdown table of a study, compared with the baseline, by default its first method.
 
-    Raises:
-        SystemExit: the baseline has no runs.
+    ``SystemExit``: the baseline has no runs.
     """
     baseline = baseline or next(iter(study["methods"]))
     if baseline not in results:

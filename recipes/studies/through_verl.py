@@ -21,6 +21,7 @@ from recipes.agent import data as agent_data
 from recipes.agent import sft as agent_sft
 from recipes.agent.play import play, summarize
 from recipes.lab.run import TASKS
+from recipes.lab.tasks import write_inputs
 from recipes.pspo_wrs import data as pspo_data
 from recipes.pspo_wrs.measure import measure
 from recipes.pspo_wrs.step_rm import train_step_rm
@@ -28,7 +29,6 @@ from recipes.quickstart import data as quickstart_data
 from recipes.quickstart import sft as quickstart_sft
 from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_problems
 from recipes.run_statistics import PAIR_ACCURACY, run_metrics, training_seconds
-from recipes.studies.compact_rows import write_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 GATE, EXAMINED = "prime/gate/value", "prime/filter/examined"
@@ -78,8 +78,7 @@ class VerlTask:
     def train(self, name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
         """Return a run, from ``result.json`` in its folder if it is there; else train and measure it.
 
-        Raises:
-            RuntimeError: the training failed, or the run is there with other settings.
+        ``RuntimeError``: the training failed, or the run is there with other settings.
         """
         run = self.folder / "runs" / f"{name}_seed{seed}"
         command, knobs = self.command(words, seed, run)
@@ -101,8 +100,7 @@ class VerlTask:
 def run_logged(command: Sequence[str], knobs: Mapping[str, str], run: Path) -> None:
     """Run a command; its output goes to ``log.txt`` in the folder of the run.
 
-    Raises:
-        RuntimeError: it failed; the message has the end of its log.
+    ``RuntimeError``: it failed; the message has the end of its log.
     """
     run.mkdir(parents=True, exist_ok=True)
     log = run / "log.txt"

@@ -16,7 +16,7 @@ from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
 from recipes.pspo_wrs.data import write_data
 from recipes.pspo_wrs.step_rm import pair_tokenizer, write_step_rm_start
-from recipes.pspo_wrs.task import (
+from recipes.pspo_wrs.data import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
     OPERATIONS,
