@@ -24,7 +24,7 @@ EXPLANATION = (
     "never saw which call is right: it was trained during the run to tell right answers from wrong ones. The reward of "
     "a turn is the sum of r = beta (log pi_prm - log pi_ref) over the agent's tokens in it, beta = {beta:g}. What the "
     "calculator says is read, never rewarded.",
-    "A call is a wrong step if it cannot be read, and none if the calculator took too long.",
+    "A call without a result is underlined. It counts as a wrong step unless the calculator took too long.",
 )
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from prime_ext.tasks import last_digit_chain as last_digit
-from recipes.lab.compact_chain import CompactChain
-from recipes.lab.tasks import TASKS
-from recipes.quickstart.tokenizer import VOCABULARY
+from recipes.lab.run import TASKS
+from recipes.lab.tasks import CompactChain
+from recipes.quickstart.model import VOCABULARY
 
 COMPACT = [name for name, task in TASKS.items() if isinstance(task, CompactChain)]
 
