@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The style of the recipes' plots."""
 
-import math
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +9,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from prime_ext.utils.files import atomic_path
@@ -26,16 +26,11 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options) ->
     return figure, axes
 
 
-def moving_average(values: np.ndarray, width: int = 10) -> np.ndarray:
-    """Mean of the last ``width`` values, of those that are not NaN; of fewer at the beginning."""
-    parts = (values[max(0, last - width) : last] for last in range(1, len(values) + 1))
-    return np.array([math.nan if np.isnan(part).all() else np.nanmean(part) for part in parts])
-
-
 def draw_smoothed(axis: Axes, places: np.ndarray, values: np.ndarray, color: str, width: int = 10, **style) -> None:
-    """Draw a curve, thin, and the mean of its last values."""
+    """Draw a curve, thin, and the mean of its last values, of those that are not NaN."""
     axis.plot(places, values, color=color, alpha=0.25, linewidth=1)
-    axis.plot(places, moving_average(values, width), color=color, linewidth=2.2, **style)
+    means = pd.Series(values).rolling(width, min_periods=1).mean()
+    axis.plot(places, means, color=color, linewidth=2.2, **style)
 
 
 def save(figure: plt.Figure, path: Path, dpi: int = 130) -> None:

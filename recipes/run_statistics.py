@@ -43,13 +43,11 @@ def paired_standard_error(before: str, after: str) -> float:
 
 def crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
     """Return where the linearly interpolated curve first reaches the threshold; None if it never does."""
-    if values[0] >= threshold:
-        return float(places[0])
-    for left in range(len(places) - 1):
-        low, high = values[left], values[left + 1]
-        if low < threshold <= high:
-            return places[left] + (threshold - low) / (high - low) * (places[left + 1] - places[left])
-    return None
+    first = next((index for index, value in enumerate(values) if value >= threshold), None)
+    if first is None:
+        return None
+    around = slice(max(0, first - 1), first + 1)
+    return float(np.interp(threshold, values[around], places[around]))
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:
@@ -64,18 +62,6 @@ def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.nda
     """Return steps and values of one metric, at the steps at which it was logged."""
     points = {step: row[key] for step, row in metrics.items() if key in row}
     return np.array(list(points)), np.array(list(points.values()), dtype=float)
-
-
-def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    """Return the seconds of every training step, from the rows of ``metrics.jsonl`` by step.
-
-    verl's time of a step contains saving, which is subtracted here, but not validation.
-    """
-    return {
-        step: row["timing_s/step"] - row.get("timing_s/save_checkpoint", 0.0)
-        for step, row in metrics.items()
-        if "timing_s/step" in row
-    }
 
 
 def read_seconds(path: Path) -> dict[str, float]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.asyncio import tqdm
 from transformers import AutoTokenizer
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap, ToolListWrap
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.tools.tool_registry import load_all_tools
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.config import HFModelConfig
@@ -55,17 +55,17 @@ class Episode(NamedTuple):
     failed: int  # calls without a result
 
 
-async def _play_all(
-    model: str | Path, problems: Sequence[HeldOutProblem], seed: int, temperature: float, name: str
+def play(
+    model: str | Path, problems: Sequence[HeldOutProblem], *, seed: int, temperature: float, name: str = "episodes"
 ) -> list[Episode]:
+    """Play one episode for each problem; temperature 0 is greedy. The same seed gives the same episodes."""
     folder = find_model(str(Path(model).resolve())).path
     words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
     words.append("actor_rollout_ref.rollout.load_format=auto")
     config = compose_config("prime_trainer_cpu", [*OVERRIDES.read_text().split(), *words])
     tokenizer, rollout = AutoTokenizer.from_pretrained(folder), config.actor_rollout_ref.rollout
-    server = TransformersServer(
-        rollout, HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
-    )
+    model_config = HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
+    server = TransformersServer(rollout, model_config)
     with contextlib.redirect_stdout(None):  # tools print their schema
         tools = load_all_tools(str(TOOLS), None)
 
@@ -86,33 +86,25 @@ async def _play_all(
         prompt = [{"role": "user", "content": problem.prompt}]
         sampling = {"temperature": temperature, "logprobs": False}
         output = await loop.run(sampling, raw_prompt=prompt, global_steps=0, session_id=0, index=index)
-        return _episode(tokenizer, problem, output)
+        # As in training: the verifier reads the complete response.
+        text = tokenizer.decode(output.response_ids, skip_special_tokens=True)
+        counts = output.extra_fields.get(CALLS, {})
+        outcomes = output.extra_fields.get(OUTCOMES_FIELD, {})
+        return Episode(
+            problem,
+            list(output.prompt_ids),
+            list(output.response_ids),
+            own=[bool(flag) for flag in output.response_mask],
+            text=text,
+            right=outcome_reward(text, problem.ground_truth) == 1.0,
+            calls=counts.get("calls", 0),
+            failed=sum(counts.get(kind, 0) for kind in FAILED) + sum(outcomes.values()) - outcomes.get("result", 0),
+        )
 
-    return await tqdm.gather(*(play_one(*item) for item in enumerate(problems)), desc=name, unit="episode")
+    async def play_all() -> list[Episode]:
+        return await tqdm.gather(*(play_one(*item) for item in enumerate(problems)), desc=name, unit="episode")
 
-
-def play(
-    model: str | Path, problems: Sequence[HeldOutProblem], *, seed: int, temperature: float, name: str = "episodes"
-) -> list[Episode]:
-    """Play one episode for each problem; temperature 0 is greedy. The same seed gives the same episodes."""
-    return asyncio.run(_play_all(model, problems, seed, temperature, name))
-
-
-def _episode(tokenizer: Any, problem: HeldOutProblem, output: AgentLoopOutput) -> Episode:
-    # As in training: the verifier reads the complete response.
-    text = tokenizer.decode(output.response_ids, skip_special_tokens=True)
-    counts = output.extra_fields.get(CALLS, {})
-    outcomes = output.extra_fields.get(OUTCOMES_FIELD, {})
-    return Episode(
-        problem,
-        list(output.prompt_ids),
-        list(output.response_ids),
-        own=[bool(flag) for flag in output.response_mask],
-        text=text,
-        right=outcome_reward(text, problem.ground_truth) == 1.0,
-        calls=counts.get("calls", 0),
-        failed=sum(counts.get(kind, 0) for kind in FAILED) + sum(outcomes.values()) - outcomes.get("result", 0),
-    )
+    return asyncio.run(play_all())
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from recipes.pspo_wrs.step_rm import train_step_rm
 from recipes.quickstart import data as quickstart_data
 from recipes.quickstart import sft as quickstart_sft
 from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_problems
-from recipes.run_statistics import PAIR_ACCURACY, run_metrics, training_seconds
+from recipes.run_statistics import PAIR_ACCURACY, run_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 GATE, EXAMINED = "prime/gate/value", "prime/filter/examined"
@@ -119,7 +119,12 @@ def describe_run(run: Path, points: Mapping[int, Mapping[str, float]]) -> dict[s
     """
     config = OmegaConf.load(run / "hydra" / ".hydra" / "config.yaml")
     metrics = run_metrics(run)
-    seconds = training_seconds(metrics)
+    # verl's time of a step contains saving, but not validation.
+    seconds = {
+        step: row["timing_s/step"] - row.get("timing_s/save_checkpoint", 0.0)
+        for step, row in metrics.items()
+        if "timing_s/step" in row
+    }
     steps = sorted(points)
 
     def mean_metric(key: str, first: int, last: int) -> float | None:

@@ -55,7 +55,7 @@ def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
 
 def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
     problems = word_problems(500, seed=1)
-    assert len({problem.question for problem in problems}) == 500 and problems == word_problems(500, seed=1)
+    assert len({problem.prompt for problem in problems}) == 500 and problems == word_problems(500, seed=1)
     for question, answer in problems:
         a, b = map(int, re.findall(r"\d+", question))
         assert answer == (a * b if "boxes with" in question else a + b)

@@ -2,7 +2,6 @@
 """Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import yaml
 from prime_ext.config.checks import SettingsError
 from prime_ext.run.metrics_file import put_aside
 from prime_ext.utils.files import read_json, write_json
-from recipes.figures import moving_average
 from recipes.lab import run as laboratory
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import report, through_verl
@@ -28,8 +26,6 @@ def test_statistics():
     assert crossing([0, 10], [0.2, 0.4], 0.5) is None
     assert crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
     assert write_mean([1.0, 2.0, 3.0], 100, 1) == "200.0 ± 57.7" and write_mean([1.0]) == "1.00"
-    # Over what was measured.
-    assert moving_average([math.nan, 1.0, 3.0, math.nan], width=2).tolist()[1:] == [1.0, 2.0, 3.0]
     assert paired_standard_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
     with pytest.raises(ValueError, match="same"):
         paired_standard_error("01", "011")
