@@ -74,17 +74,9 @@ def run(
 ) -> dict[str, Any]:
     """Return a run with its curve, from ``OUTPUT/TASK/NAME.json`` if it is there; else train it first.
 
-    Args:
-        task_name: in ``TASKS``.
-        method: in ``METHODS``.
-        changes: ``key=value``, on top of the method.
-        seed: of problems, sampling and the PRM.
-        rollouts: budget.
-        output: folder of runs and warm starts.
-        keep_policy: save the trained model in ``OUTPUT/TASK/NAME``, a teacher for other runs.
-
-    Raises:
-        SettingsError: a name, key or value is unknown or cannot work, or the run is there with other settings.
+    ``changes`` are ``key=value``, on top of the method; ``rollouts`` are the budget. With ``keep_policy`` the trained
+    model is saved in ``OUTPUT/TASK/NAME``, a teacher for other runs. ``SettingsError``: a name, key or value is unknown
+    or cannot work, or the run is there with other settings.
     """
     task = TASKS[read(Literal[tuple(TASKS)], task_name, "task")]
     read(Literal[tuple(METHODS)], method, "method")

@@ -66,9 +66,8 @@ class CompactChain:
         right = torch.rand(shape, generator=generator).argsort(-1)
         wrong = (right + torch.randint(1, self.n_values, shape, generator=generator)) % self.n_values
         rng = random.Random(self.seed)
-        alpha, beta = (last_digit.MISCONCEPTION_CONCENTRATION * m for m in (self.mean_error, 1 - self.mean_error))
-        rate = [[rng.betavariate(alpha, beta) for _ in range(self.n_values)] for _ in range(self.n_operations)]
-        return right, wrong, torch.tensor(rate)
+        rate = [last_digit.error_probability(self.mean_error, rng) for _ in range(right.numel())]
+        return right, wrong, torch.tensor(rate).view(shape)
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[torch.Tensor]:
         """Rows of the first value and the operations, -1 behind the last one."""

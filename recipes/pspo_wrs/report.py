@@ -54,13 +54,9 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
         write_gain("accuracy", summary["accuracy"]),
         table(summary),
         write_seconds(summary),
-        f"Everything is in {run_dir}:",
-        "  summary.json        these numbers, with settings and versions",
-        "  steps.png           numbers of steps before and after, and over the training",
-        "  step_rm_honest/     the step reward model and its metrics",
-        "  sft/, policy/       the policy before and after, Hugging Face format",
-        "  responses/          every response of the training with its steps, scores and reward, JSON lines",
-        "  metrics.jsonl       every metric of every step",
+        f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/ (the step reward model),",
+        "sft/ and policy/ (before and after, Hugging Face format), and responses/ (all of the training, with their",
+        "steps, scores and rewards).",
     ]
     return "\n".join(lines)
 

@@ -104,15 +104,9 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
             *(f"  {answers}, {steps} on responses of the {policy}" for policy, (answers, steps) in auc.items()),
             "No label of a step was ever shown to it.",
             write_seconds(summary),
-            f"Everything is in {run_dir}:",
-            "  summary.json        these numbers, with settings and versions",
-            "  learning_curve.png  accuracy and PRM over the steps",
-            "  transcripts.html    responses with process rewards; open it in a browser",
-            "  metrics.jsonl       every metric of every step",
-            "  policy/, prm/       the trained models, Hugging Face format",
-            "  sft/                the warm start, which is also the reference",
-            "  checkpoints/        verl checkpoints, to go on from",
-            "  tensorboard/        logs for tensorboard --logdir",
+            f"Everything is in {run_dir}: summary.json, metrics.jsonl, learning_curve.png, transcripts.html",
+            "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging Face format), sft/ (the",
+            "warm start, which is also the reference), checkpoints/ and tensorboard/.",
         ]
     )
 
@@ -133,15 +127,9 @@ def report_run(
 ) -> dict[str, Any]:
     """Write ``learning_curve.png``, ``transcripts.html`` and ``summary.json``, and return the summary.
 
-    Args:
-        run: to report.
-        title: of the learning curve.
-        explanation: paragraphs at the top of the transcripts, with ``{beta}``.
-        score: returns scored responses to ``n_problems`` held-out problems, given the folder of a policy, its name,
-            the problems, the PRM, the reference, the tokenizer and beta.
-        n_problems: see ``score``.
-        draw_more: see :func:`plot_learning_curve`.
-        more: keys of the summary, whose accuracies at the top are at temperature 1.
+    ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given its folder, its name,
+    the problems, the PRM, the reference, the tokenizer and beta. The ``explanation`` heads the transcripts. The summary
+    has ``more`` keys; its accuracies at the top are at temperature 1.
     """
     plot_learning_curve(run, title, draw_more)
     reference, tokenizer = load_model(run.folder / "sft")

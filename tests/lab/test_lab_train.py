@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.config.checks import SettingsError
-from recipes.lab.run import CHOICES, DEFAULTS, LEAST, METHODS, SHARES, build_settings
+from recipes.lab.run import METHODS, build_settings
 from recipes.lab.train import Lab, log_probs_and_kl, response_logits
 
 SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
@@ -73,13 +71,6 @@ def test_with_a_shut_gate_the_prm_has_no_say(task, start, method, same_as):
     alone = trained(task, start, same_as, steps=3)
     assert torch.equal(weights(shut.policy.model), weights(alone.policy.model))
     assert [gate for _, _, gate, _ in shut.diagnosis] == [0.0] * 3
-
-
-def test_an_open_gate_and_a_prm_that_never_learns_pull_back_to_the_start(task, start):
-    frozen = trained(task, start, "frozen_prm", steps=6)
-    free = trained(task, start, "rloo", steps=6)
-    first = weights(frozen.reference)
-    assert (weights(frozen.policy.model) - first).norm() < (weights(free.policy.model) - first).norm()
 
 
 def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, start):
@@ -152,19 +143,6 @@ def test_the_filter_keeps_prompts_in_the_band_and_counts_all_rollouts(task, star
     assert lab.examined == 16 * 24 and torch.equal(before, weights(lab.policy.model))
 
 
-def test_the_oracle_rewards_right_results_and_punishes_wrong_ones(task, start):
-    lab = Lab(task, build_settings(METHODS["oracle"], SMALL), 0, start)
-    batch = lab.sample_and_judge(6)
-    with torch.no_grad():
-        logits_BTV = response_logits(lab.policy.model, batch)
-    by_labels_BT = lab.advantages(batch, 0.0, None, logits_BTV)
-    plain_BT = Lab(task, build_settings(SMALL), 0, start).advantages(batch, 0.0, None, logits_BTV)
-    added_BT = (by_labels_BT - plain_BT) * batch.is_result_BT
-    assert (added_BT[batch.step_label_BT > 0] >= 0).all()
-    assert (added_BT[batch.is_result_BT & (batch.step_label_BT == 0)] <= 0).all()
-    assert torch.equal(by_labels_BT[~batch.is_result_BT], plain_BT[~batch.is_result_BT])
-
-
 def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence():
     logits_NV, target_NV = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))
     token_N = torch.tensor([0, 1, 2, 3, 4, 0, 1])
@@ -181,11 +159,9 @@ def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence()
     [
         ({"prm.epoch": 2}, "unknown key prm.epoch"),
         ({"prm.epochs": "two"}, "prm.epochs='two' must be a whole number >= 1"),
-        ({"prm.epochs": 0}, "prm.epochs=0"),
         ({"actor.lr": "nan"}, "actor.lr='nan' must be a number >= 0"),
         ({"prime.anchor.decay": 2}, "prime.anchor.decay=2 must be a number >= 0 and <= 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic'"),
-        ({"prm.bias": "maybe"}, "prm.bias='maybe'"),
         ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "prm.trainable_layers=0"),
         ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed"),
     ],
@@ -194,13 +170,6 @@ def test_bad_settings_are_one_line(values, message):
     with pytest.raises(SettingsError) as error:
         build_settings({"prm.epochs": "4", "prm.bias": "False"}, values)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_the_words_that_may_be_chosen_exist():
-    assert set(CHOICES["prime.process.normalization"]) <= set(NORMALIZATIONS)
-    assert set(CHOICES["prime.outcome.estimator"]) <= set(ESTIMATORS)
-    words = {key for key, value in DEFAULTS.items() if isinstance(value, str)}
-    assert words - {"prm.start"} == set(CHOICES) and {*LEAST, *SHARES} <= set(DEFAULTS)
 
 
 def test_neither_verl_nor_ray_is_imported():

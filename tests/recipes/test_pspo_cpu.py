@@ -110,15 +110,12 @@ def rows_of(data, split):
     return pq.read_table(data / f"{split}.parquet").to_pylist()
 
 
-def test_demonstrations_fit_into_a_response(data):
-    rows = rows_of(data, "sft")
-    assert 50 <= len(rows) <= 60
-    assert all(token_count(row["messages"][1]["content"]) < MAX_RESPONSE_LENGTH for row in rows)
-
-
 def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(data):
     seen = {row["prompt"][0]["content"] for split in ("train", "val", "test") for row in rows_of(data, split)}
     both = [(data / f"steps_{name}.jsonl").read_text().splitlines() for name in ("honest", "lenient")]
+    # Demonstrations fit into a response.
+    demonstrations = [row["messages"][1]["content"] for row in rows_of(data, "sft")]
+    assert 50 <= len(demonstrations) <= 60 and max(map(token_count, demonstrations)) < MAX_RESPONSE_LENGTH
     differences = 0
     for honest, lenient in zip(*(map(json.loads, lines) for lines in both), strict=True):
         assert honest["question"] not in seen

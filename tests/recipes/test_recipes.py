@@ -179,12 +179,6 @@ def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_gsm8k_does_not_fit_a_smaller_gpu_than_its_profile_is_for(tmp_path, capsys):
-    knobs = {"GPU": "80", "DEVICE_MEMORY": "24"}
-    status, plan = planned(capsys, tmp_path, "prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh", **knobs)
-    assert status == 1 and plan["device_bytes"] == 24 * 2**30
-
-
 # ---- mistakes ----
 
 

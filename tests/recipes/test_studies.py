@@ -71,11 +71,6 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
     assert any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES), table
 
 
-def test_stored_results_are_small_and_name_no_machine():
-    texts = [path.read_text() for path in (report.FOLDER / "results").iterdir()]
-    assert sum(map(len, texts)) < 1_000_000 and not any("/home/" in text or "/work/" in text for text in texts)
-
-
 def run_of(accuracies, **end):
     steps = list(range(0, 10 * len(accuracies), 10))
     return {"curve": {"steps": steps, "accuracy": accuracies}, "end": {"accuracy": accuracies[-1], **end}}
@@ -217,10 +212,8 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
     ("arguments", "message"),
     [
         (["compakt", "rloo"], "task='compakt'"),
-        (["compact", "rlo"], "method='rlo'"),
         (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch"),
         (["compact", "rloo", "paper"], "paper must be key=value"),
-        (["compact", "rloo", "--rollouts", "0"], "--rollouts=0"),
     ],
 )
 def test_bad_arguments_of_a_run_end_in_one_line(arguments, message, tmp_path, monkeypatch):
