@@ -35,16 +35,10 @@ def describe_policy(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def table(summary: dict[str, Any]) -> str:
-    """Write the numbers before and after, one on each line."""
-    before, after = (describe_policy(summary[when]) for when in ("before", "after"))
-    lines = [f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}"]
-    return "\n".join([*lines, *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before)])
-
-
 def text(run_dir: Path, summary: dict[str, Any]) -> str:
     """Write what a reader should know about the run."""
     rm = summary["step_rm"]
+    before, after = (describe_policy(summary[when]) for when in ("before", "after"))
     lines = [
         "",
         f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out problems "
@@ -52,7 +46,8 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
         f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
         f"{summary['training_steps']} training steps; no gold answer was used in training:",
         write_gain("accuracy", summary["accuracy"]),
-        table(summary),
+        f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
+        *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
         write_seconds(summary),
         f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/ (the step reward model),",
         "sft/ and policy/ (before and after, Hugging Face format), and responses/ (all of the training, with their",

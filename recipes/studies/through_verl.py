@@ -37,20 +37,18 @@ OVER_OUTCOME = "prime/process/return_std_over_outcome"
 
 @dataclass
 class VerlTask:
-    """Runs of a study in a folder; ``models`` are folders of models that the study trained first."""
+    """Runs of a study in a folder; ``models`` are folders of models that the study trained first.
+
+    A task has a ``script``, ``prepare``, which makes what the runs share and keeps what is there, and ``measure`` for a
+    policy on held-out problems, with the ``accuracy`` among its numbers.
+    """
 
     study: Mapping[str, Any]
     folder: Path
     models: Mapping[str, str]
     script: ClassVar[str]
-
-    def prepare(self) -> None:
-        """Make what the runs share; keep what is there."""
-        raise NotImplementedError
-
-    def measure(self, policy: Path, knobs: Mapping[str, str]) -> dict[str, float]:
-        """Measure a policy on held-out problems; one of the numbers is the ``accuracy``."""
-        raise NotImplementedError
+    prepare: ClassVar[Callable[..., None]]
+    measure: ClassVar[Callable[..., dict[str, float]]]
 
     def places(self, knobs: Mapping[str, str]) -> list[Path]:
         """Return the arguments of the script after the folder of the run."""

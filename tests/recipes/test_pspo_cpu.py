@@ -179,10 +179,11 @@ def test_the_report_shows_both_policies_and_what_the_reward_model_knows(tmp_path
     assert summary["settings"] == {"SEED": "0", "OVERRIDES": "a=b c=d"}
     assert summary["accuracy"]["gain"] == pytest.approx(0.25) and read_json(tmp_path / "summary.json") == summary
     assert (tmp_path / "steps.png").stat().st_size > 5000
-    lines = {line[2:26].strip(): line[26:].split() for line in report.table(summary).splitlines()}
+    said = report.text(tmp_path, summary)
+    lines = {line[2:26].strip(): line[26:].split() for line in said.splitlines()}
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
     assert lines["score, geometric mean"] == ["0.500", "0.750"]
-    assert "accuracy 0.900 on 100 steps" in report.text(tmp_path, summary)
+    assert "accuracy 0.900 on 100 steps" in said
 
 
 # ---- phases of the quickstarts ----
