@@ -15,7 +15,7 @@ from recipes.agent.play import Episode, failed_calls, play
 from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
-from recipes.quickstart.process_scores import Piece, ScoredResponse, score_tokens
+from recipes.quickstart.evaluate import Piece, ScoredResponse, score_tokens
 from recipes.quickstart.run_report import describe_results, read_run, report_run
 
 EXPLANATION = (

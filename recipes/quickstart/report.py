@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from prime_ext.utils.files import read_json
 from recipes.command_line import read_options
-from recipes.quickstart.evaluate import load_model, respond
-from recipes.quickstart.process_scores import ScoredResponse, score_response
+from recipes.quickstart.evaluate import ScoredResponse, load_model, respond, score_response
 from recipes.quickstart.run_report import describe_results, read_run, report_run
 from recipes.run_statistics import standard_errors, write_mean
 

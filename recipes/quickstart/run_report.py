@@ -15,8 +15,7 @@ from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from prime_ext.utils.report_page import Page, Span
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
-from recipes.quickstart.evaluate import load_model, load_problems
-from recipes.quickstart.process_scores import ScoredResponse, step_statistics
+from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     paired_standard_error,
@@ -33,7 +32,7 @@ POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)
 
 
 class Run(NamedTuple):
-    """A finished run: its folder, metrics by step, the evaluations of the policy before and after, and its knobs."""
+    """A finished run, with its metrics by step, the evaluations of the policy before and after, and its knobs."""
 
     folder: Path
     metrics: dict[int, dict[str, float]]

@@ -3,22 +3,31 @@
 
 import math
 import random
-from html.parser import HTMLParser
+from html import escape
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generation
 
 from prime_ext.config.compose import compose_config
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.quickstart.data import write_data
-from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, respond
+from recipes.quickstart.evaluate import (
+    HeldOutProblem,
+    Piece,
+    Response,
+    ScoredResponse,
+    evaluate,
+    grade,
+    respond,
+    score_response,
+    step_statistics,
+)
 from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
-from recipes.quickstart.process_scores import Piece, ScoredResponse, score_response, step_statistics
 from recipes.quickstart.report import LABELS, report, text
 from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
@@ -88,16 +97,8 @@ def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
     assert read_json(run_dir / "data" / "data.json")["rows"] == SIZES
 
 
-def test_the_folder_has_what_was_built(run_dir, tokenizer):
-    saved, built = AutoModelForCausalLM.from_pretrained(run_dir / "policy"), build_model(tokenizer, seed=1)
-    assert len(tokenizer) == len(VOCABULARY) == saved.config.vocab_size == 21 and saved.num_parameters() == 108_160
-    for holder in (tokenizer, saved.config, saved.generation_config):
-        assert (holder.pad_token_id, holder.bos_token_id, holder.eos_token_id) == (0, 1, 2)
-    assert saved.dtype == torch.float32
-    assert all(torch.equal(saved.state_dict()[name], value) for name, value in built.state_dict().items())
-
-
 def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
+    assert len(tokenizer) == 21 and (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 2)
     prompt = chat_ids(tokenizer, CONVERSATION[:1], add_generation_prompt=True)
     assert prompt == [VOCABULARY.index(token) for token in ["<bos>", *QUESTION]]
     whole = chat_ids(tokenizer, CONVERSATION)
@@ -169,28 +170,12 @@ def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewa
     assert statistics["mean_reward_right_step"] == rewards[0] and statistics["outcome_auc"] is None
 
 
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [name for name, _ in attributes]
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
 def test_hostile_text_is_shown_and_not_interpreted():
     hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}</span></div></main>"
     response = scored_response(0.1, -0.1, text=hostile)
     page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]})
-    parser = Tags()
-    parser.feed(page)
-    assert {"script", "img"}.isdisjoint(parser.tags)
-    assert not any(name.startswith("on") or name == "src" for name in parser.attributes)
-    assert hostile in " ".join(parser.text) and page.count("</main>") == 1
+    # tests/utils/test_report_page.py attacks the page itself.
+    assert "<script" not in page and "<img" not in page and page.count("</main>") == 1 and escape(hostile) in page
     assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
 
 
