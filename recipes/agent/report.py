@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of an agent's run.
 
-    python -m recipes.agent.report --run-dir outputs/agent_quickstart
-
-Reads from the run folder what the quickstart's report reads from its.
+python -m recipes.agent.report --run-dir outputs/agent_quickstart
 """
 
 from pathlib import Path

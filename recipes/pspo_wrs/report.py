@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json`` and ``steps.png`` of the PSPO-WRS quickstart, and print a table.
 
-    python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
-
-Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), ``metrics.jsonl`` (verl's file logger),
-``step_rm_honest/results.json``, ``settings.txt`` and ``seconds.tsv``.
+python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
 """
 
 from pathlib import Path

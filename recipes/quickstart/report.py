@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of a quickstart run.
 
-    python -m recipes.quickstart.report --run-dir outputs/quickstart
-
-Reads from the run folder: ``settings.txt``, ``metrics.jsonl`` (verl's file logger), the two evaluations,
-``seconds.tsv``, ``sft/``, ``policy/``, ``prm/``, ``data/test.parquet`` and Hydra's record of the configuration.
+python -m recipes.quickstart.report --run-dir outputs/quickstart
 """
 
 from pathlib import Path

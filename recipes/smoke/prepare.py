@@ -28,10 +28,7 @@ from recipes.quickstart.model import build_model, build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
 
 STEPS = 2
-ROLLOUT_BY_TRANSFORMERS = [
-    "actor_rollout_ref.rollout.free_cache_engine=false",
-    "++actor_rollout_ref.rollout.enable_sleep_mode=false",
-]
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def read_words(name: str, folder: Path, **values: str) -> list[str]:
@@ -98,10 +95,11 @@ def overrides(
     After every second step the run saves and validates. Without a number of ``nodes`` of a Ray cluster that is running
     it starts Ray itself. ``rollout`` is the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
     """
-    engine = [f"actor_rollout_ref.rollout.name={rollout}"]
+    engine = [f"{ROLLOUT}.name={rollout}"]
     if rollout == "transformers":
+        engine += [f"{ROLLOUT}.free_cache_engine=false", f"++{ROLLOUT}.enable_sleep_mode=false"]
         loop = "seeded_tool_agent" if tools else "seeded_single_turn_agent"
-        engine += [*ROLLOUT_BY_TRANSFORMERS, f"actor_rollout_ref.rollout.agent.default_agent_loop={loop}"]
+        engine.append(f"{ROLLOUT}.agent.default_agent_loop={loop}")
     cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
     sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *cluster]
     return [*read_words("rl", folder), *engine, *sizes, *read_words(family, folder)]

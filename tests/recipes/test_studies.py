@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from prime_ext.config.checks import SettingsError
-from prime_ext.run.metrics_file import put_aside
 from prime_ext.utils.files import read_json, write_json
 from recipes.lab import run as laboratory
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
@@ -34,11 +33,6 @@ def test_statistics():
 def test_files_of_a_run_that_was_interrupted(tmp_path):
     with pytest.raises(ValueError, match="file"):
         run_metrics(tmp_path)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":2}}\n{"step":3,"da')
-    put_aside(path)
-    path.write_text('{"step":2,"data":{"a":20}}\n{"step":3,"data":{"a":30}}\n')
-    assert run_metrics(tmp_path) == {1: {"a": 1}, 2: {"a": 20}, 3: {"a": 30}}
     (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
