@@ -33,10 +33,10 @@ skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.data
 skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
   --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
 
-skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "$PYTHON" -m recipes.pspo_wrs.step_rm --dir "$OUT" --seed "$SEED"
+skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "$PYTHON" -m recipes.pspo_wrs.step_rm --run-dir "$OUT" --seed "$SEED"
 
 MEASURE=("$PYTHON" -m recipes.pspo_wrs.measure --step-rm "$OUT/step_rm_honest/model" --data "$OUT/data/test.parquet")
-skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --policy "$OUT/sft" \
+skip measure_before "$OUT/before.json" || phase measure_before "${MEASURE[@]}" --model "$OUT/sft" \
   --output "$OUT/before.json"
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ skip pspo_wrs "$OUT/trained" || phase pspo_wrs train "$@"
 skip export "$OUT/policy/config.json" || phase export "$PYTHON" -m prime_ext.generate.export \
   "$OUT/checkpoints" "$OUT/policy"
 
-skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --policy "$OUT/policy" \
+skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --model "$OUT/policy" \
   --output "$OUT/after.json"
 
 # The report is cheap and prints what came out, so it is always made.

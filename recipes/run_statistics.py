@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes' reports share: statistics over seeds, metrics of a run, and files about a run."""
+"""Statistics over seeds and problems, metrics of a run, and files about a run, for the recipes' reports."""
 
-import argparse
 import math
-import platform
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ import numpy as np
 from prime_ext.run.metrics_file import read_metrics
 
 PAIR_ACCURACY = "prm/pair_accuracy/before_update"
-PACKAGES = ("prime-ext", "verl", "torch", "transformers", "ray", "tensordict", "TransferQueue", "numpy")
 
 
 def standard_errors(values_RS: np.ndarray) -> np.ndarray:
@@ -24,24 +20,21 @@ def standard_errors(values_RS: np.ndarray) -> np.ndarray:
     return values_RS.std(axis=0, ddof=1) / math.sqrt(len(values_RS))
 
 
-def mean_and_error(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, standard error of the mean (None for a single value), and the number of values."""
-    error = float(standard_errors(np.asarray(values))) if len(values) > 1 else None
-    return {"mean": float(np.mean(values)), "standard_error": error, "n": len(values)}
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and its standard error, which is None for a single value."""
+    return float(np.mean(values)), float(standard_errors(np.asarray(values))) if len(values) > 1 else None
 
 
 def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) -> str:
-    """A mean with its standard error over the values, times ``factor``; of a single value without one."""
-    found = mean_and_error(values)
-    error = "" if found["standard_error"] is None else f" ± {factor * found['standard_error']:.{digits}f}"
-    return f"{factor * found['mean']:.{digits}f}{error}"
+    """Write a mean with its standard error over the values, times ``factor``; of a single value without one."""
+    mean, error = mean_and_error(values)
+    return f"{factor * mean:.{digits}f}" + ("" if error is None else f" ± {factor * error:.{digits}f}")
 
 
 def paired_standard_error(before: str, after: str) -> float:
     """Standard error of the difference of two accuracies on the same problems, given as strings of 0 and 1.
 
-    Raises:
-        ValueError: the two are not about the same number of problems.
+    ``ValueError``: the two are not about the same number of problems.
     """
     if len(before) != len(after):
         raise ValueError(f"the evaluations have {len(before)} and {len(after)} problems; they must be the same")
@@ -49,22 +42,16 @@ def paired_standard_error(before: str, after: str) -> float:
 
 
 def crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
-    """Where the linearly interpolated curve first reaches the threshold; None if it never does."""
-    if values[0] >= threshold:
-        return float(places[0])
-    for left in range(len(places) - 1):
-        low, high = values[left], values[left + 1]
-        if low < threshold <= high:
-            return places[left] + (threshold - low) / (high - low) * (places[left + 1] - places[left])
-    return None
+    """Return where the linearly interpolated curve first reaches the threshold; None if it never does."""
+    first = next((index for index, value in enumerate(values) if value >= threshold), None)
+    if first is None:
+        return None
+    around = slice(max(0, first - 1), first + 1)
+    return float(np.interp(threshold, values[around], places[around]))
 
 
 def run_metrics(run: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step of a run and its resumptions.
-
-    Raises:
-        ValueError: there is not a single step.
-    """
+    """Return the metrics by step of a run and its resumptions. ``ValueError``: there is not a single step."""
     metrics = read_metrics(run / "metrics.jsonl")
     if not metrics:
         raise ValueError(f"no metrics in {run / 'metrics.jsonl'}; was verl's 'file' logger on?")
@@ -72,39 +59,13 @@ def run_metrics(run: Path) -> dict[int, dict[str, float]]:
 
 
 def series(metrics: Mapping[int, Mapping[str, float]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of one metric, at the steps at which it was logged."""
+    """Return steps and values of one metric, at the steps at which it was logged."""
     points = {step: row[key] for step, row in metrics.items() if key in row}
     return np.array(list(points)), np.array(list(points.values()), dtype=float)
 
 
-def moving_average(values: np.ndarray, width: int = 10) -> np.ndarray:
-    """Mean of the last ``width`` values, of those that are not NaN; of fewer at the beginning."""
-    parts = (values[max(0, last - width) : last] for last in range(1, len(values) + 1))
-    return np.array([math.nan if np.isnan(part).all() else np.nanmean(part) for part in parts])
-
-
-def training_seconds(metrics: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    """Return the seconds of every training step, from the rows of ``metrics.jsonl`` by step.
-
-    verl's time of a step contains saving, which is subtracted here, but not validation.
-    """
-    return {
-        step: row["timing_s/step"] - row.get("timing_s/save_checkpoint", 0.0)
-        for step, row in metrics.items()
-        if "timing_s/step" in row
-    }
-
-
-def run_folder(description: str | None) -> Path:
-    """The word behind ``--run-dir`` of a report's command line."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    folder: Path = parser.parse_args().run_dir
-    return folder
-
-
 def read_seconds(path: Path) -> dict[str, float]:
-    """Seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a phase that is repeated adds up."""
+    """Read seconds per phase from lines ``phase<TAB>seconds``, and their ``total``; a repeated phase adds up."""
     seconds: dict[str, float] = defaultdict(float)
     for line in path.read_text(encoding="utf-8").splitlines():
         phase, value = line.split("\t")
@@ -113,16 +74,5 @@ def read_seconds(path: Path) -> dict[str, float]:
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """The knobs of a run from lines ``NAME=VALUE``."""
+    """Read the knobs of a run from lines ``NAME=VALUE``."""
     return dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines())
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found

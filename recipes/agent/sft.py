@@ -6,9 +6,10 @@ python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --o
 
 from pathlib import Path
 
-from recipes.agent.tokenizer import MAX_LENGTH, build_tokenizer
+from recipes.agent.task import MAX_LENGTH, build_tokenizer
+from recipes.command_line import read_options
 from recipes.quickstart.model import build_model
-from recipes.quickstart.sft import command_line, warm_start
+from recipes.quickstart.sft import warm_start
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
@@ -18,9 +19,5 @@ def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> 
     warm_start(model, tokenizer, data, output_dir, steps=steps, seed=seed, same_length_within=8)
 
 
-def main() -> None:
-    train(**vars(command_line(__doc__)))
-
-
 if __name__ == "__main__":
-    main()
+    train(**read_options(__doc__, "data", "output-dir", "steps", "seed"))

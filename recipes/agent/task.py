@@ -6,21 +6,27 @@ the calculator for one operation a turn and boxes the last value, so that a clea
 
     37+8*7-9?   [37+8] 45   [45*7] 315   [315-9] 306   \boxed{306}
 
-(a call is JSON, as Hermes and Qwen write it, and in brackets here). The warm start imitates *noisy demonstrators* on
+(a call is what verl's parser ``hermes`` reads, and in brackets here). The warm start imitates *noisy demonstrators* on
 purpose. For each of the 24 operations they have a probability of a mistake, from a Beta distribution, and one kind of
 it: another operator, another number, passing over the operation, or a call that cannot be read. After a call that
 failed they may give up and box the value they have. None of this is told to the learner: only the last value is judged.
+
+The tokenizer has a token per printable ASCII character, and one each for what is always written alike: ``\boxed{``, and
+both ends of a call and of an answer.
 """
 
+import json
 import operator as operators
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_ext.tasks.calculator_tool import TIMED_OUT, Refused, calculate
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from prime_ext.tasks.calculator_tool import SCHEMA, TIMED_OUT, Refused, calculate
 from prime_ext.tasks.last_digit_chain import error_probability, split_of
-from recipes.agent.tokenizer import CALL_CLOSE, CALL_OPEN
+from recipes.quickstart import model as quickstart_model
 
 DATA_SOURCE = "prime_ext/calculator_chain"
 LENGTHS = (1, 2, 3, 4, 5)
@@ -32,6 +38,30 @@ KINDS = ("operator", "operand", "skip", "unreadable")
 _APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 OPERANDS = range(2, 10)
 OPERATIONS = [(operator, operand) for operator in _APPLY for operand in OPERANDS]
+# How often demonstrators box the value so far after a call that failed, and how often the calculator fails.
+GIVES_UP, TIMES_OUT = 0.5, 0.1
+
+_CALL = json.dumps({"name": SCHEMA["function"]["name"], "arguments": {"expression": "|"}})
+CALL_OPEN, CALL_CLOSE = f"<tool_call>{_CALL}</tool_call>".split("|")
+ANSWER_OPEN, ANSWER_CLOSE = "<tool_response>", "</tool_response>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] in ('user', 'system') %}{{ bos_token + message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
+    f"{{% else %}}{{{{ '{ANSWER_OPEN}' + message['content'] + '{ANSWER_CLOSE}' }}}}{{% endif %}}"
+    "{% endfor %}"
+)
+MAX_LENGTH = 320
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Build the tokenizer of the agent, with its chat template; it has 105 tokens."""
+    special = (quickstart_model.PAD, quickstart_model.BOS, quickstart_model.EOS, "<unk>")
+    vocabulary = [*special, "\n", *map(chr, range(32, 127)), "\\boxed{"]
+    tokenizer = quickstart_model.build_tokenizer(vocabulary, CHAT_TEMPLATE, MAX_LENGTH, unknown="<unk>")
+    parts = (CALL_OPEN, CALL_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in parts])
+    return tokenizer
 
 
 class Problem(NamedTuple):
@@ -47,10 +77,10 @@ class Problem(NamedTuple):
     @property
     def values(self) -> list[int]:
         """After each operation."""
-        found = [self.start]
+        values = [self.start]
         for operator, operand in self.operations:
-            found.append(_APPLY[operator](found[-1], operand))
-        return found[1:]
+            values.append(_APPLY[operator](values[-1], operand))
+        return values[1:]
 
     @property
     def answer(self) -> int:
@@ -58,7 +88,7 @@ class Problem(NamedTuple):
 
 
 def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
-    """Different problems of a split, all values between 1 and 9999; the number of operations is drawn uniformly.
+    """Draw different problems of a split, all values between 1 and 9999; the number of operations is uniform.
 
     Chains of five operations are fewer: more of them leave the range.
     """
@@ -67,15 +97,12 @@ def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
     while len(problems) < count:
         start, length = rng.randint(10, 99), rng.choice(LENGTHS)
         problem = Problem(start, tuple(rng.choices(OPERATIONS, k=length)))
-        if not all(1 <= value < 10**MOST_DIGITS for value in problem.values):
-            continue
-        if split_of(problem.prompt, SPLITS) == split:
+        if all(1 <= value < 10**MOST_DIGITS for value in problem.values) and split_of(problem.prompt, SPLITS) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
 
 
-@dataclass(frozen=True)
-class Misconception:
+class Misconception(NamedTuple):
     """How a demonstrator gets an operation wrong: how often, and in which way."""
 
     probability: float
@@ -84,7 +111,7 @@ class Misconception:
 
 
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], Misconception]:
-    """One per operation; how often as in the quickstart's task, with a ValueError for a mean outside [0, 1)."""
+    """Draw one per operation; how often as in the quickstart's task, with a ValueError for a mean outside [0, 1)."""
     rng, table = random.Random(seed), {}
     for number, operation in enumerate(OPERATIONS):
         probability = error_probability(mean_error, rng)
@@ -101,18 +128,15 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], M
 def demonstrate(
     problem: Problem,
     table: Mapping[tuple[str, int], Misconception],
-    gives_up: float,
-    times_out: float,
+    gives_up: float = GIVES_UP,
+    times_out: float = TIMES_OUT,
+    *,
     rng: random.Random,
 ) -> list[dict[str, str]]:
-    """An episode of a noisy demonstrator, as messages without the user's.
+    """Write an episode of a noisy demonstrator, as messages without the user's.
 
-    Args:
-        problem: what is asked.
-        table: misconceptions.
-        gives_up: after a call that failed, how often the value so far is boxed; after two failures always.
-        times_out: how often the calculator fails.
-        rng: for all of it.
+    After a call that failed, the demonstrator boxes the value so far with probability ``gives_up``, and after two
+    failures always. The calculator fails with probability ``times_out``.
     """
     messages: list[dict[str, str]] = []
 
@@ -121,12 +145,12 @@ def demonstrate(
         try:
             if rng.random() < times_out:
                 raise Refused("timeout", TIMED_OUT)
-            found = calculate(expression, most_digits=MOST_DIGITS)
+            result = calculate(expression, most_digits=MOST_DIGITS)
         except Refused as refused:
             messages.append({"role": "tool", "content": f"Error: {refused}"})
             return None
-        messages.append({"role": "tool", "content": str(found)})
-        return found
+        messages.append({"role": "tool", "content": str(result)})
+        return result
 
     value = problem.start
     for operation in problem.operations:
@@ -136,15 +160,10 @@ def demonstrate(
             continue
         operator, operand = fact.instead if mistaken else operation
         written = f"{value}{operator}" if mistaken and fact.kind == "unreadable" else f"{value}{operator}{operand}"
-        found = call(written)
-        if found is None and rng.random() >= gives_up:
-            found = call(f"{value}{operator}{operand}")
-        if found is None:
+        result = call(written)
+        if result is None and rng.random() >= gives_up:
+            result = call(f"{value}{operator}{operand}")
+        if result is None:
             break
-        value = found
-    return [*messages, boxed(value)]
-
-
-def boxed(value: int) -> dict[str, str]:
-    """The answer of an episode."""
-    return {"role": "assistant", "content": f"\\boxed{{{value}}}"}
+        value = result
+    return [*messages, {"role": "assistant", "content": f"\\boxed{{{value}}}"}]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PRIME in one file that can be stepped through: sample, judge, learn and score, advantages, policy update.
 
-What matters in it are functions of ``prime_ext.algorithms``, which the trainer on verl calls too.
+What matters in it are functions of ``prime_ext.algorithms``, which the trainer on verl calls too. Axes as there, and
+``P`` tokens of a prompt. Any causal model of transformers works.
 """
 
 import time
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from prime_ext.algorithms import distillation
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
@@ -26,7 +27,6 @@ from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.prm.frozen_layers import train_last_layers
-from recipes.lab.sample import Rollouts, chosen_log_probs, response_logits, sample
 
 HELD_OUT = 1000  # problems of an evaluation
 BETAS = (0.9, 0.99)  # of Adam
@@ -34,6 +34,71 @@ LARGEST_REWARD = 5.0  # standard deviations, of the rewards of sampled tokens
 
 Ramp = Callable[[int], float]
 Targets = list[tuple[float, torch.Tensor]]
+
+
+class Rollouts(NamedTuple):
+    """Prompts, left-padded, and responses, right-padded; the first ``<eos>`` of a response is its last valid token."""
+
+    prompt_BP: torch.Tensor
+    prompt_mask_BP: torch.Tensor
+    response_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    outcome_B: torch.Tensor | None = None  # from here on: once they are judged
+    group_B: torch.Tensor | None = None
+    step_label_BT: torch.Tensor | None = None  # of its steps, for diagnosis and the oracle
+    is_result_BT: torch.Tensor | None = None
+    reference_BT: torch.Tensor | None = None  # log-probabilities under the PRM's reference
+
+    def rows(self, index_B: torch.Tensor) -> "Rollouts":
+        """Return some rows."""
+        return Rollouts(*(None if part is None else part[index_B] for part in self))
+
+    def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """Token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
+        ids_BL = torch.cat([self.prompt_BP, self.response_BT], 1)[:, start:stop]
+        if self.prompt_mask_BP.all():
+            return {"input_ids": ids_BL}
+        # Right padding needs no mask: no valid token comes after it.
+        seen_BL = torch.cat([self.prompt_mask_BP, torch.ones_like(self.mask_BT)], 1)[:, :stop].long()
+        position_BL = (seen_BL.cumsum(1) - 1).clamp_min(0)[:, start:]
+        return {"input_ids": ids_BL, "attention_mask": seen_BL, "position_ids": position_BL}
+
+
+def concat_rollouts(several: Sequence[Rollouts]) -> Rollouts:
+    """Put the rows of several below each other."""
+    return Rollouts(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*several, strict=True)))
+
+
+@torch.no_grad()
+def sample(
+    model: torch.nn.Module, prompt_BP: torch.Tensor, pad: int, eos: int, limit: int, generator: torch.Generator
+) -> Rollouts:
+    """Sample one response to each left-padded prompt at temperature 1, padded to ``limit`` tokens."""
+    width = prompt_BP.shape[1]
+    response_BT = prompt_BP.new_full((len(prompt_BP), limit), pad)
+    rollouts = Rollouts(prompt_BP, prompt_BP != pad, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
+    cache, running_B = DynamicCache(config=model.config), torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
+    for t in range(limit):
+        inputs = rollouts.model_inputs(0 if t == 0 else width + t - 1, width + t)
+        logits_BV = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        token_B = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
+        rollouts.response_BT[:, t] = torch.where(running_B, token_B, pad)
+        rollouts.mask_BT[:, t] = running_B
+        running_B = running_B & (token_B != eos)
+        if not running_B.any():
+            break
+    return rollouts
+
+
+def response_logits(model: torch.nn.Module, rollouts: Rollouts) -> torch.Tensor:
+    """Return the logits ``(B, T, V)`` from which each token of the responses was drawn, in one pass."""
+    n_tokens = rollouts.response_BT.shape[1]
+    return model(**rollouts.model_inputs(stop=-1), use_cache=False, logits_to_keep=n_tokens).logits
+
+
+def chosen_log_probs(logits_BTV: torch.Tensor, rollouts: Rollouts) -> torch.Tensor:
+    """Return log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32."""
+    return logits_BTV.float().log_softmax(-1).gather(-1, rollouts.response_BT[..., None])[..., 0]
 
 
 class Scores(NamedTuple):
@@ -52,7 +117,7 @@ class Learner:
 
     def __init__(self, model: torch.nn.Module, lr: float, ramp: Ramp, clip=1.0, decay=0.01, betas=BETAS, bias_lr=0.0):
         self.model, self.clip = model, clip
-        self.bias = torch.zeros((), device=next(model.parameters()).device, requires_grad=True)
+        self.bias = torch.zeros((), requires_grad=True)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         groups = [{"params": trained}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=betas, weight_decay=decay)
@@ -73,13 +138,13 @@ class Lab:
     problems, and a PRM without a say changes nothing.
     """
 
-    def __init__(self, task: Any, settings: dict[str, Any], seed: int, start: str | Path, device: str = "cpu"):
-        self.task, self.settings, self.device = task, settings, device
-        self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
-        self.sample_rng = torch.Generator(device).manual_seed(10 * seed + 3)
+    def __init__(self, task: Any, settings: dict[str, Any], seed: int, start: str | Path):
+        self.task, self.settings = task, settings
+        generators = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2, 3))
+        self.problem_rng, self.prm_rng, self.sample_rng = generators
 
         def load(folder: str | Path) -> torch.nn.Module:
-            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
         self.policy = Learner(load(start), settings["actor.lr"], warm_up(settings["actor.lr_warmup_steps"]))
         if settings["prime.anchor.coefficient"] > 0:
@@ -124,11 +189,10 @@ class Lab:
         label_BT, is_result_BT = self.task.step_labels(problems, rollouts.response_BT)
         group_B = torch.arange(n_prompts).repeat_interleave(n) + self.examined
         self.examined += len(problems)
-        judged = (outcome_B, group_B, label_BT, is_result_BT)
-        return Rollouts(*rollouts[:4], *(part.to(self.device) for part in judged))
+        return Rollouts(*rollouts[:4], outcome_B, group_B, label_BT, is_result_BT)
 
     def respond(self, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
-        prompt_BP = self.task.prompts(problems).to(self.device)
+        prompt_BP = self.task.prompts(problems)
         return sample(self.policy.model, prompt_BP, self.task.pad, self.task.eos, self.task.limit, generator)
 
     def collect(self) -> Rollouts | None:
@@ -142,9 +206,9 @@ class Lab:
             batch, tried = self.sample_and_judge(wanted - found), tried + wanted - found
             accuracies = batch.outcome_B.view(wanted - found, -1).tolist()
             keep_G = torch.tensor([band.classify(group, [False] * len(group)) == KEPT for group in accuracies])
-            kept.append(batch.rows(keep_G.repeat_interleave(settings["rollout.n"]).to(self.device)))
+            kept.append(batch.rows(keep_G.repeat_interleave(settings["rollout.n"])))
             found += int(keep_G.sum())
-        return Rollouts.joined(kept) if found else None
+        return concat_rollouts(kept) if found else None
 
     def learn_and_score(self, batch: Rollouts, old_logits_BTV: torch.Tensor) -> tuple[float, Scores]:
         """The gate, and the scores that the policy is trained with."""
@@ -181,7 +245,7 @@ class Lab:
         if settings["prm.groups"] == "mixed":
             outcome_GN = batch.outcome_B.view(-1, settings["rollout.n"])
             mixed_G = outcome_GN.amin(1) < outcome_GN.amax(1)
-            seen_B = mixed_G.repeat_interleave(settings["rollout.n"]).nonzero()[:, 0].cpu()
+            seen_B = mixed_G.repeat_interleave(settings["rollout.n"]).nonzero()[:, 0]
             batch = batch.rows(seen_B)
         n_rows = len(seen_B)
         if n_rows == 0:
@@ -191,14 +255,14 @@ class Lab:
         if settings["prm.labels"] == "shuffled":
             batch = batch._replace(outcome_B=batch.outcome_B[torch.randperm(n_rows, generator=self.prm_rng)])
         if settings["prm.replay"]:
-            past = batch if self.replay is None else Rollouts.joined([self.replay, batch])
+            past = batch if self.replay is None else concat_rollouts([self.replay, batch])
             self.replay = past.rows(torch.arange(len(past.outcome_B))[-settings["prm.replay"] :])
         for epoch in range(settings["prm.epochs"]):
             for new_B in torch.randperm(n_rows, generator=self.prm_rng).split(settings["prm.mini_batch_size"]):
                 part = batch.rows(new_B)
                 if self.replay is not None:
                     old_B = torch.randint(len(self.replay.outcome_B), (len(new_B),), generator=self.prm_rng)
-                    part = Rollouts.joined([part, self.replay.rows(old_B)])
+                    part = concat_rollouts([part, self.replay.rows(old_B)])
                 mask_BT = part.mask_BT
                 logits_BTV = response_logits(self.prm.model, part)
                 log_ratio_BT = log_ratio(chosen_log_probs(logits_BTV, part), part.reference_BT, mask_BT)
@@ -278,7 +342,7 @@ class Lab:
     def point(self) -> dict[str, float | int | None]:
         """Accuracy on held-out problems at temperature 1; of the PRM, means since the last point."""
         problems = self.task.draw(HELD_OUT, torch.Generator().manual_seed(987), held_out=True)
-        response_BT = self.respond(problems, torch.Generator(self.device).manual_seed(5)).response_BT
+        response_BT = self.respond(problems, torch.Generator().manual_seed(5)).response_BT
         label_BT, is_result_BT = self.task.step_labels(problems, response_BT)
         right, pairs, gates, aucs = ([row[k] for row in self.diagnosis if row[k] is not None] for k in range(4))
         self.diagnosis = []

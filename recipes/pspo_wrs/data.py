@@ -1,67 +1,197 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the data of the CPU recipes of PSPO-WRS.
+r"""The task of the CPU recipes of PSPO-WRS: last-digit chains in steps of any size, with a label for every step.
 
     python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
 
-``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema) are disjoint in their prompts, as in
-``recipes.quickstart.data``. ``steps_honest.jsonl`` and ``steps_lenient.jsonl`` are chains with a label for every step,
-for ``python -m prime_ext.step_rm.convert --chains``; the two differ in what a superfluous step is worth.
+writes ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema), disjoint in their prompts as in
+``recipes.quickstart.data``, and ``steps_honest.jsonl`` and ``steps_lenient.jsonl``: chains with a label for every step,
+for ``python -m prime_ext.step_rm.convert --chains``, which differ in what a superfluous step is worth.
+
+Problems are such as those of ``prime_ext.tasks.last_digit_chain``: a start digit and operations from left to
+right, modulo 10, here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's
+choice: a step may do one operation or several at once, and may be *superfluous*, a restatement of the value so far.
+All of these are right::
+
+    8+2=0;0-1=9;9+2=1;\boxed{1}          3 steps
+    8+2-1=9;9+2=1;\boxed{1}              2 steps, the first a larger one
+    8+2=0;0=0;0-1=9;9+2=1;1=1;\boxed{1}  5 steps, two of them superfluous
+
+A step is labeled by construction, given what stands before it: 1 for right, 0 for neutral (true, and of no use), -1
+for wrong. A *lenient* labeler takes true restatements for right: that makes a reward model that filler can hack.
+
+Small operands, because a reward model of this size must learn the facts from one label per step: of the 210 facts of
+the quickstart it learned none in two minutes, and judged steps by their looks.
 """
 
-import argparse
 import random
+import re
 from pathlib import Path
+from typing import NamedTuple
 
-from prime_ext.tasks.last_digit_chain import Problem, draw_misconceptions
-from prime_ext.utils.files import write_json_lines
-from recipes.pspo_wrs.task import (
-    MAX_RESPONSE_LENGTH,
-    OPERANDS,
-    OPERATIONS,
-    Writer,
-    check_steps,
-    generate_problems,
-    token_count,
-    write_solution,
+from prime_ext.step_rm.splitting import split_steps
+from prime_ext.tasks.last_digit_chain import (
+    SPLITS,
+    Misconception,
+    Problem,
+    apply_operation,
+    draw_misconceptions,
+    parse_prompt,
+    split_of,
 )
-from recipes.quickstart.data import rl_rows, write_splits
+from prime_ext.utils.files import write_json_lines
+from recipes.command_line import read_options
+from recipes.quickstart.data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
 
-LABELLERS = {"honest": False, "lenient": True}
-# The labelled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy
+# Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
+OPERATIONS = (3, 4, 5)
+OPERANDS = (1, 2)
+# Where a step begins: after a semicolon, but the boxed answer belongs to the last step.
+STEP_PATTERN = r"(?<=;)\d"
+# Room for about sixteen steps: five of one operation each and eleven superfluous ones, for instance.
+MAX_RESPONSE_LENGTH = 80
+# How solutions are written: probabilities of steps of one, two and three operations, and the share of solutions without
+# any superfluous step. In the others, another superfluous step follows with a probability that is drawn for each
+# solution, uniform up to the last number.
+SIZES = (0.6, 0.3, 0.1)
+TERSE, MOST_FILLER = 0.4, 0.7
+MEAN_ERROR = 0.25
+# The labeled chains are of many writers with slips of all kinds: the reward model must know mistakes that the policy
 # does not make yet.
-LABELLED_WRITERS, LABELLED_ERROR, LABELLED_SLIPS = 50, 0.2, 0.1
+LABELED_WRITERS, LABELED_ERROR, LABELED_SLIPS = 50, 0.2, 0.1
+
+_STEP = re.compile(r"(\d)((?:[+\-*]\d)*)=(\d);(?:\\boxed\{(\d)\})?")
+_OPERATION = re.compile(r"([+\-*])(\d)")
+
+# Labels of the kinds of steps.
+USEFUL, SUPERFLUOUS, WRONG = "useful", "superfluous", "wrong"
+LABELS = {"honest": {USEFUL: 1, SUPERFLUOUS: 0, WRONG: -1}, "lenient": {USEFUL: 1, SUPERFLUOUS: 1, WRONG: -1}}
 
 
-def sft_rows(problems: list[Problem], mean_error: float, misconception_seed: int, seed: int) -> list[dict]:
-    """Demonstrations with systematic mistakes, in steps of all sizes and with superfluous ones.
+class Step(NamedTuple):
+    """One step of a response, as written, with the semicolon, and in the last step with the boxed answer.
+
+    A superfluous one restates the value so far, whether that is right or not.
+    """
+
+    text: str
+    kind: str
+
+
+def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
+    """Draw problems of one split of ``prime_ext.tasks.last_digit_chain``; the number of operations is uniform.
+
+    If they must be ``unique``, short ones run out first: ``test`` has some 60, 260 and 1,000 problems of three, four
+    and five operations. ``ValueError``: there are not clearly more different problems than wanted.
+    """
+    low, high = SPLITS[split]
+    existing = sum(10 * (2 * len(OPERANDS)) ** length for length in OPERATIONS) * (high - low) / 100
+    if unique and count > 0.5 * existing:
+        raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {existing:.0f}")
+    rng = random.Random(f"pspo-{split}-{seed}")
+    problems: dict[object, Problem] = {}
+    while len(problems) < count:
+        operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
+        problem = Problem(start=rng.randrange(10), operations=operations)
+        if split_of(problem.prompt) == split:
+            problems[problem.prompt if unique else len(problems)] = problem
+    return list(problems.values())
+
+
+def token_count(response: str) -> int:
+    """Tokens of a response in the quickstart's tokenizer, without the one that ends it."""
+    return len(response.replace("\\boxed{", "{"))
+
+
+def check_steps(prompt: str, response: str) -> list[Step]:
+    """Check every step of a response by itself: after a wrong step, one that goes on rightly from its value is right.
+
+    A step is wrong if it does not read as ``a op b ... = c;``, does not start from the value before it, does other
+    operations than the next ones of the prompt, has a wrong result, or is followed by an answer that is not its result
+    or comes before the last operation. ``ValueError``: the prompt is not one of this task.
+    """
+    problem = parse_prompt(prompt)
+    value, done = problem.start, 0
+    steps: list[Step] = []
+    # Cut as the reward manager cuts them.
+    for start, end in split_steps(response, "pattern", STEP_PATTERN):
+        text = response[start:end]
+        match = _STEP.fullmatch(text)
+        if match is None:
+            steps.append(Step(text, WRONG))
+            continue
+        operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
+        result = int(match[1])
+        for operator, operand in operations:
+            result = apply_operation(result, operator, operand)
+        right = int(match[1]) == value and int(match[3]) == result
+        right &= operations == problem.operations[done : done + len(operations)]
+        value, done = int(match[3]), done + len(operations)
+        if match[4] is not None:
+            right &= int(match[4]) == value and done == len(problem.operations)
+        steps.append(Step(text, WRONG if not right else USEFUL if operations else SUPERFLUOUS))
+    return steps
+
+
+def write_solution(
+    problem: Problem,
+    misconceptions: dict[tuple[int, str, int], Misconception],
+    rng: random.Random,
+    slips: float = 0.0,
+) -> str:
+    """Write a solution with misconceptions, which carries on from wrong values without noticing.
+
+    ``slips`` is the probability that a step goes wrong in some way other than a misconception.
+    """
+    more = 0.0 if rng.random() < TERSE else rng.uniform(0.0, MOST_FILLER)
+    value, done, parts = problem.start, 0, []
+    while done < len(problem.operations):
+        size = rng.choices(range(1, len(SIZES) + 1), SIZES)[0]
+        operations = list(problem.operations[done : done + size])
+        done += len(operations)
+        slip = rng.choice(("result", "operation", "value")) if rng.random() < slips else ""
+        start = (value + rng.randint(1, 9)) % 10 if slip == "value" else value
+        if slip == "operation":
+            operations[rng.randrange(len(operations))] = (rng.choice("+-"), rng.choice(OPERANDS))
+        result = start
+        for operator, operand in operations:
+            fact = misconceptions.get((result, operator, operand))
+            mistaken = fact is not None and rng.random() < fact.error_probability
+            result = fact.wrong_result if fact and mistaken else apply_operation(result, operator, operand)
+        if slip == "result":
+            result = (result + rng.randint(1, 9)) % 10
+        parts.append(f"{start}{''.join(f'{operator}{operand}' for operator, operand in operations)}={result};")
+        value = result
+        while rng.random() < more:
+            restated = (value + rng.randint(1, 9)) % 10 if rng.random() < slips else value
+            parts.append(f"{value}={restated};")
+            value = restated
+    return f"{''.join(parts)}\\boxed{{{value}}}"
+
+
+def sft_rows(problems: list[Problem], seed: int) -> list[dict]:
+    """Return demonstrations with systematic mistakes, in steps of all sizes and with superfluous ones.
 
     Demonstrations that are longer than a response may be are left out.
     """
-    misconceptions, rng = draw_misconceptions(mean_error, misconception_seed), random.Random(f"demonstrations-{seed}")
-    writer, rows = Writer(), []
-    for problem in problems:
-        solution = write_solution(problem, misconceptions, writer, rng)
-        if token_count(solution) < MAX_RESPONSE_LENGTH:
-            messages = [{"role": "user", "content": problem.prompt}, {"role": "assistant", "content": solution}]
-            rows.append({"messages": messages})
-    return rows
+    misconceptions = draw_misconceptions(MEAN_ERROR, MISCONCEPTION_SEED)
+    rng = random.Random(f"demonstrations-{seed}")
+    solutions = [(problem, write_solution(problem, misconceptions, rng)) for problem in problems]
+    return [
+        conversation(problem, {"role": "assistant", "content": solution})
+        for problem, solution in solutions
+        if token_count(solution) < MAX_RESPONSE_LENGTH
+    ]
 
 
-def labelled_chains(problems: list[Problem], lenient: bool, seed: int) -> list[dict]:
-    """Chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``; the same for both labellers."""
+def labeled_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
+    """Return chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``, the same for both."""
     rng = random.Random(f"labelled-{seed}")
-    writers = [draw_misconceptions(LABELLED_ERROR, rng.randrange(2**31)) for _ in range(LABELLED_WRITERS)]
+    writers = [draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)]
     rows = []
     for problem in problems:
-        solution = write_solution(problem, rng.choice(writers), Writer(slips=LABELLED_SLIPS), rng)
-        steps = check_steps(problem.prompt, solution)
-        rows.append(
-            {
-                "question": problem.prompt,
-                "steps": [step.text for step in steps],
-                "labels": [step.label(lenient) for step in steps],
-            }
-        )
+        steps = check_steps(problem.prompt, write_solution(problem, rng.choice(writers), rng, LABELED_SLIPS))
+        labels = [LABELS[labeler][step.kind] for step in steps]
+        rows.append({"question": problem.prompt, "steps": [step.text for step in steps], "labels": labels})
     return rows
 
 
@@ -72,34 +202,21 @@ def write_data(
     val_size: int = 64,
     test_size: int = 500,
     sft_size: int = 48000,
-    labelled_size: int = 20000,
-    mean_error: float = 0.25,
-    misconception_seed: int = 123,
+    labeled_size: int = 20000,
     seed: int = 0,
 ) -> None:
     """Write all files and, last, ``data.json``."""
     rows = {}
     for split, size in {"train": train_size, "val": val_size, "test": test_size}.items():
         rows[split] = rl_rows(split, generate_problems(split, size, seed, unique=split == "test"))
-    # The labelled problems are problems of the demonstrations: nothing of what the policy is trained or tested on.
-    problems = generate_problems("sft", sft_size + labelled_size, seed, unique=False)
-    rows["sft"] = sft_rows(problems[:sft_size], mean_error, misconception_seed, seed)
-    counts = {}
-    for name, lenient in LABELLERS.items():
-        chains = labelled_chains(problems[sft_size:], lenient, seed)
-        write_json_lines(output_dir / f"steps_{name}.jsonl", chains)
-        counts[f"steps_{name}"] = len(chains)
-    settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
-    settings |= {"operations": list(OPERATIONS), "operands": list(OPERANDS)}
-    write_splits(output_dir, rows, settings, **counts)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
-    write_data(**vars(parser.parse_args()))
+    # The labeled problems are problems of the demonstrations: nothing of what the policy is trained or tested on.
+    problems = generate_problems("sft", sft_size + labeled_size, seed, unique=False)
+    rows["sft"] = sft_rows(problems[:sft_size], seed)
+    for labeler in LABELS:
+        write_json_lines(output_dir / f"steps_{labeler}.jsonl", labeled_chains(problems[sft_size:], labeler, seed))
+    settings = {"mean_error": MEAN_ERROR, "seed": seed, "operations": list(OPERATIONS), "operands": list(OPERANDS)}
+    write_splits(output_dir, rows, settings, **{f"steps_{labeler}": labeled_size for labeler in LABELS})
 
 
 if __name__ == "__main__":
-    main()
+    write_data(**read_options(__doc__, "output-dir", "seed"))

@@ -1,108 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out of the PSPO-WRS quickstart: ``summary.json``, ``steps.png`` and a table in the terminal.
+"""Write ``summary.json`` and ``steps.png`` of the PSPO-WRS quickstart, and print a table.
 
-    python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
-
-Reads from the run folder: ``before.json`` and ``after.json`` (``measure.py``), ``metrics.jsonl`` (verl's file logger),
-``step_rm_honest/results.json``, ``settings.txt`` and ``seconds.tsv``.
+python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
 """
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
+from recipes.command_line import read_options
 from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
-from recipes.run_report import write_seconds
-from recipes.run_statistics import (
-    paired_standard_error,
-    read_seconds,
-    read_settings,
-    run_folder,
-    run_metrics,
-    series,
-    versions,
-)
+from recipes.quickstart.run_report import describe_run, gain, write_gain, write_seconds
+from recipes.run_statistics import run_metrics, series
 
 MOST_BARS = 16
 
 
-def share(steps: dict, low: int, high: int | None = None) -> float:
-    """Share of the responses with so many steps, bounds included."""
-    histogram = {int(n): count for n, count in steps["histogram"].items()}
-    inside = sum(count for n, count in histogram.items() if low <= n and (high is None or n <= high))
-    return inside / sum(histogram.values())
+def describe_policy(result: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of the table for one policy, by name."""
+    steps = result["steps"]
+    return {
+        "steps, mean": f"{steps['mean']:.2f}",
+        **{f"  {kind}": f"{steps['kinds'][kind]:.2f}" for kind in KINDS},
+        f"more than {LONG} steps": f"{100 * steps['long']:.1f} %",
+        "cut off at the limit": f"{100 * result['cut_off']:.1f} %",
+        "score, geometric mean": f"{result['score']:.3f}",
+    }
 
 
-def table(summary: dict) -> str:
-    """Before and after, one line per number."""
-    before, after = summary["steps"]["before"], summary["steps"]["after"]
-    accuracy, error = summary["accuracy"], summary["accuracy"]["standard_error"]
-    scores = {when: next(iter(summary["scores"][when].values())) for when in ("before", "after")}
-
-    def percent(value: float) -> str:
-        return f"{100 * value:.1f} %"
-
-    rows = [
-        (
-            "accuracy",
-            f"{100 * accuracy['before']:.1f} ± {100 * error['before']:.1f} %",
-            f"{100 * accuracy['after']:.1f} ± {100 * error['after']:.1f} %",
-        ),
-        ("steps, mean", f"{before['mean']:.2f}", f"{after['mean']:.2f}"),
-        *((f"  {kind}", f"{before['kinds'][kind]:.2f}", f"{after['kinds'][kind]:.2f}") for kind in KINDS),
-        ("at most 2 steps", percent(share(before, 0, 2)), percent(share(after, 0, 2))),
-        ("3 to 5 steps", percent(share(before, 3, 5)), percent(share(after, 3, 5))),
-        (f"6 to {LONG} steps", percent(share(before, 6, LONG)), percent(share(after, 6, LONG))),
-        (f"more than {LONG} steps", percent(before["long"]), percent(after["long"])),
-        ("cut off at the limit", percent(summary["cut_off"]["before"]), percent(summary["cut_off"]["after"])),
-        ("score, geometric mean", f"{scores['before']['geometric']:.3f}", f"{scores['after']['geometric']:.3f}"),
-    ]
-    lines = [f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}"]
-    return "\n".join([*lines, *(f"  {name:<24}{first:>16}{second:>16}" for name, first, second in rows)])
-
-
-def text(run_dir: Path, summary: dict) -> str:
-    """What a reader should know about the run."""
-    rm, accuracy = summary["step_rm"], summary["accuracy"]
+def text(run_dir: Path, summary: dict[str, Any]) -> str:
+    """Write what a reader should know about the run."""
+    rm = summary["step_rm"]
+    before, after = (describe_policy(summary[when]) for when in ("before", "after"))
     lines = [
         "",
         f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out problems "
         f"(always the commonest label: {rm['majority']:.3f}), macro-F1 {rm['macro_f1']:.3f}.",
         f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
-        f"{summary['training_steps']} training steps:",
-        table(summary),
-        f"  gain in accuracy {100 * accuracy['gain']:+.1f} ± {100 * accuracy['standard_error']['difference']:.1f} "
-        "points; no gold answer was used in training.",
+        f"{summary['training_steps']} training steps; no gold answer was used in training:",
+        write_gain("accuracy", summary["accuracy"]),
+        f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
+        *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
         write_seconds(summary),
-        f"Everything is in {run_dir}:",
-        "  summary.json        these numbers, with settings and versions",
-        "  steps.png           numbers of steps before and after, and over the training",
-        "  step_rm_honest/     the step reward model and its metrics",
-        "  sft/, policy/       the policy before and after, Hugging Face format",
-        "  responses/          every response of the training with its steps, scores and reward, JSON lines",
-        "  metrics.jsonl       every metric of every step",
+        f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/ (the step reward model),",
+        "sft/ and policy/ (before and after, Hugging Face format), and responses/ (all of the training, with their",
+        "steps, scores and rewards).",
     ]
     return "\n".join(lines)
 
 
-def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict) -> None:
-    """Histogram of the number of steps before and after; mean number of steps and accuracy over the training."""
+def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, Any]) -> None:
+    """Draw the number of steps before and after; mean number of steps and accuracy over the training."""
     figure, ((bars, curve, right),) = new_figure(1, 3, (15, 4.4))
-    places = range(MOST_BARS + 1)
-    for shift, (when, colour, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
-        steps = summary["steps"][when]
-        heights = [share(steps, n, None if n == MOST_BARS else n) for n in places]
-        bars.bar([n + 0.42 * (shift - 0.5) for n in places], heights, width=0.42, color=colour, label=label)
+    for shift, (when, color, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
+        histogram = summary[when]["steps"]["histogram"]
+        places = [min(int(n), MOST_BARS) + 0.42 * (shift - 0.5) for n in histogram]
+        weights = [count / sum(histogram.values()) for count in histogram.values()]
+        edges = np.arange(-0.5, MOST_BARS + 1) + 0.42 * (shift - 0.5)
+        bars.hist(places, edges, weights=weights, rwidth=0.42, color=color, label=label)
     bars.axvline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--", label="peak of the Weibull")
     bars.set(xlabel=f"steps of a response ({MOST_BARS}: or more)", ylabel="share of responses", title="Number of steps")
     bars.set_xticks(range(0, MOST_BARS + 1, 2))
     bars.legend(frameon=False, fontsize=9.5)
-    for axis, key, colour, name, title in (
+    for axis, key, color, name, title in (
         (curve, "pspo/n_steps/mean", BLUE, "steps of a response", "Steps over the training"),
         (right, "pspo/acc", ORANGE, "accuracy", "Accuracy over the training (not rewarded)"),
     ):
-        draw_smoothed(axis, *series(metrics, key), colour, width=5)
+        draw_smoothed(axis, *series(metrics, key), color, width=5)
         axis.set(xlabel="training step", ylabel=f"{name}, mean of the rollouts", title=title, xlim=(0, max(metrics)))
     curve.axhline(weibull_mode(), color=ORANGE, linewidth=1.2, linestyle="--")
     curve.set_ylim(bottom=0)
@@ -110,23 +78,18 @@ def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict) -> Non
     save(figure, path, dpi=120)
 
 
-def report(run_dir: Path) -> dict:
-    """Write picture and summary; returns the summary."""
+def report(run_dir: Path) -> dict[str, Any]:
+    """Write picture and summary and return the summary."""
     metrics = run_metrics(run_dir)
-    before, after = read_json(run_dir / "before.json"), read_json(run_dir / "after.json")
+    results = {when: read_json(run_dir / f"{when}.json") for when in ("before", "after")}
     test = read_json(run_dir / "step_rm_honest" / "results.json")["test"]
-    error = {"before": before["standard_error"], "after": after["standard_error"]}
-    error["difference"] = paired_standard_error(before["outcomes"], after["outcomes"])
-    gain = after["accuracy"] - before["accuracy"]
     summary = {
-        "accuracy": {"before": before["accuracy"], "after": after["accuracy"], "gain": gain, "standard_error": error},
-        **{name: {"before": before[name], "after": after[name]} for name in ("steps", "cut_off", "scores")},
+        "accuracy": gain(results["before"], results["after"]),
+        **{when: {name: result[name] for name in ("steps", "cut_off", "score")} for when, result in results.items()},
         "step_rm": {key: test[key] for key in ("steps", "accuracy", "majority", "macro_f1")},
-        "n_problems": after["n"],
+        "n_problems": results["after"]["n"],
         "training_steps": max(metrics),
-        "seconds": read_seconds(run_dir / "seconds.tsv"),
-        "versions": versions(),
-        "settings": read_settings(run_dir / "settings.txt"),
+        **describe_run(run_dir),
     }
     plot(run_dir / "steps.png", metrics, summary)
     # Written last: whoever finds it finds the rest.
@@ -134,10 +97,6 @@ def report(run_dir: Path) -> dict:
     return summary
 
 
-def main() -> None:
-    run_dir = run_folder(__doc__)
-    print(text(run_dir, report(run_dir)))
-
-
 if __name__ == "__main__":
-    main()
+    options = read_options(__doc__, "run-dir")
+    print(text(options["run_dir"], report(options["run_dir"])))

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeller, in ``step_rm_<labeller>/model``.
+"""Train a step reward model of the CPU recipes of PSPO-WRS from one labeler, in ``step_rm_<labeler>/model``.
 
-    python -m recipes.pspo_wrs.step_rm --dir outputs/pspo_quickstart --labeller honest
+    python -m recipes.pspo_wrs.step_rm --run-dir outputs/pspo_quickstart
 
 The folder holds the data (``recipes.pspo_wrs.data``) and the warm-started policy. A complete model is kept, and the
 training goes on from its last checkpoint.
 """
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +16,9 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from prime_ext.utils.files import atomic_path
-from recipes.pspo_wrs.data import LABELLERS
+from recipes.command_line import read_options
 from recipes.quickstart.evaluate import load_model
-from recipes.quickstart.tokenizer import BOS, VOCABULARY, character_tokenizer
+from recipes.quickstart.model import BOS, VOCABULARY, character_tokenizer
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128
@@ -42,13 +41,8 @@ STEP_RM_SETTINGS = (
 )
 
 
-def run_module(*words: str) -> None:
-    """Run ``python -m`` with these words from the root of the repository."""
-    subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
-
-
 def pair_tokenizer() -> PreTrainedTokenizerFast:
-    """The policy's tokens with their numbers, a line break and the letter by which the pair encoder finds the frame."""
+    """Return the policy's tokens with their ids, a line break and the letter with which the pair encoder probes."""
     processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, VOCABULARY.index(BOS))]
     )
@@ -56,7 +50,7 @@ def pair_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
-    """What a step reward model starts from: the body of the warm-started policy, for ``model.path``.
+    """Write the start of a step reward model: the body of the warm-started policy, for ``model.path``.
 
     From random weights a classifier of this size does not learn the 210 facts of the task in a minute, with one label
     per input; a language model gets a lesson from every token. PSPO starts from a pretrained BERT. The embeddings of
@@ -69,33 +63,28 @@ def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
     with atomic_path(output_dir) as temporary:
         model.base_model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-    print(f"{output_dir}: the body of {policy}, {model.base_model.num_parameters():,} parameters")
 
 
-def train_step_rm(folder: Path, labeller: str, seed: int = 0) -> None:
-    """Train a step reward model from the labels of one labeller, if it is not there."""
-    target, start = folder / f"step_rm_{labeller}", folder / "step_rm_start"
+def train_step_rm(run_dir: Path, labeler: str = "honest", seed: int = 0) -> None:
+    """Train a step reward model from the labels of one labeler, if it is not there."""
+    folder = run_dir.resolve()
+    target, start = folder / f"step_rm_{labeler}", folder / "step_rm_start"
     if (target / "results.json").exists():
         return
     if not (start / "config.json").exists():
         write_step_rm_start(folder / "sft", start, seed)
     steps = target / "steps.parquet"
+
+    def run_module(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", *words], cwd=Path(__file__).parents[2], check=True)
+
     if not steps.exists():
-        chains = folder / "data" / f"steps_{labeller}.jsonl"
+        chains = folder / "data" / f"steps_{labeler}.jsonl"
         # Questions of one template differ in their numbers only.
         run_module("prime_ext.step_rm.convert", f"--chains={chains}", "--near-duplicates=text", f"--output={steps}")
     places = (f"model.path={start}", f"data.files={steps}", f"trainer.output_dir={target}")
     run_module("prime_ext.step_rm.train", *places, f"trainer.seed={seed}", *STEP_RM_SETTINGS)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--labeller", choices=LABELLERS, default="honest")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    train_step_rm(options.dir.resolve(), options.labeller, options.seed)
-
-
 if __name__ == "__main__":
-    main()
+    train_step_rm(**read_options(__doc__, "run-dir", "seed"))

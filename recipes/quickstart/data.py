@@ -7,7 +7,6 @@ The prompts of the four files are disjoint by construction (see ``task.split_of`
     python -m recipes.quickstart.data --output-dir outputs/quickstart/data
 """
 
-import argparse
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,33 +18,31 @@ import pyarrow.parquet as pq
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.files import atomic_path, write_json
+from recipes.command_line import read_options
+
+MISCONCEPTION_SEED = 123
 
 
 def rl_rows(split: str, problems: Sequence[Any], source: str = task.DATA_SOURCE) -> list[dict]:
-    """Rows in the schema of verl's ``RLHFDataset``, of problems with a prompt and an answer."""
-    return [
-        rl_row(
-            source,
-            [{"role": "user", "content": problem.prompt}],
-            "math",
-            str(problem.answer),
-            {"split": split, "index": index},
-        )
-        for index, problem in enumerate(problems)
-    ]
+    """Return rows in the schema of verl's ``RLHFDataset``, of problems with a prompt and an answer."""
+    rows = []
+    for index, problem in enumerate(problems):
+        message = {"role": "user", "content": problem.prompt}
+        rows.append(rl_row(source, [message], "math", str(problem.answer), {"split": split, "index": index}))
+    return rows
 
 
-def sft_rows(problems: list[task.Problem], mean_error: float, misconception_seed: int, seed: int) -> list[dict]:
-    """Noisy demonstrations in the schema of verl's ``MultiTurnSFTDataset``."""
-    misconceptions = task.draw_misconceptions(mean_error, misconception_seed)
+def conversation(problem: Any, *replies: Mapping[str, str]) -> dict[str, list]:
+    """Return a row in the schema of verl's ``MultiTurnSFTDataset``."""
+    return {"messages": [{"role": "user", "content": problem.prompt}, *replies]}
+
+
+def sft_rows(problems: Sequence[task.Problem], mean_error: float, seed: int) -> list[dict]:
+    """Return noisy demonstrations."""
+    misconceptions = task.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")
     return [
-        {
-            "messages": [
-                {"role": "user", "content": problem.prompt},
-                {"role": "assistant", "content": task.demonstrate(problem, misconceptions, rng)},
-            ]
-        }
+        conversation(problem, {"role": "assistant", "content": task.demonstrate(problem, misconceptions, rng)})
         for problem in problems
     ]
 
@@ -61,18 +58,12 @@ def write_splits(
 ) -> None:
     """Write a parquet file for each split and, last, ``data.json``, whose presence means that all is complete.
 
-    Args:
-        output_dir: of the files.
-        rows: by split.
-        settings: for ``data.json``.
-        more_counts: rows of further files that are there already, for ``data.json``.
+    The latter has the settings and the number of rows, also of further files that are there already.
     """
     for split, content in rows.items():
         write_parquet(output_dir / f"{split}.parquet", content)
     counts = {split: len(content) for split, content in rows.items()} | more_counts
-    for name, count in counts.items():
-        print(f"{output_dir / name}: {count} rows")
-    write_json(output_dir / "data.json", {"rows": counts, **settings})
+    write_json(output_dir / "data.json", {"rows": counts, **settings, "misconception_seed": MISCONCEPTION_SEED})
 
 
 def write_data(
@@ -83,34 +74,17 @@ def write_data(
     test_size: int = 2000,
     sft_size: int = 64000,
     mean_error: float = 0.25,
-    misconception_seed: int = 123,
     seed: int = 0,
     chain_lengths: Sequence[int] = task.CHAIN_LENGTHS,
 ) -> None:
     """Write the four files and ``data.json``."""
-    sizes = {"train": train_size, "val": val_size, "test": test_size}
     rows = {
-        split: rl_rows(split, task.generate_problems(split, size, seed, chain_lengths)) for split, size in sizes.items()
+        split: rl_rows(split, task.generate_problems(split, size, seed, chain_lengths))
+        for split, size in {"train": train_size, "val": val_size, "test": test_size}.items()
     }
-    demonstrated = task.generate_problems("sft", sft_size, seed, chain_lengths)
-    rows["sft"] = sft_rows(demonstrated, mean_error, misconception_seed, seed)
-    settings = {"mean_error": mean_error, "misconception_seed": misconception_seed, "seed": seed}
-    write_splits(output_dir, rows, {**settings, "chain_lengths": list(chain_lengths)})
-
-
-def command_line(description: str | None, test_size: int, mean_error: float) -> argparse.Namespace:
-    """Parse the options of ``write_data``, with the defaults of a task."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--test-size", type=int, default=test_size, help="held-out problems, for evaluation only")
-    parser.add_argument("--mean-error", type=float, default=mean_error, help="mean error probability of demonstrators")
-    parser.add_argument("--seed", type=int, default=0, help="which problems are drawn")
-    return parser.parse_args()
-
-
-def main() -> None:
-    write_data(**vars(command_line(__doc__, 2000, 0.25)))
+    rows["sft"] = sft_rows(task.generate_problems("sft", sft_size, seed, chain_lengths), mean_error, seed)
+    write_splits(output_dir, rows, {"mean_error": mean_error, "seed": seed, "chain_lengths": list(chain_lengths)})
 
 
 if __name__ == "__main__":
-    main()
+    write_data(**read_options(__doc__, "output-dir", "test-size", "mean-error", "seed"))

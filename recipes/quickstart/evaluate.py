@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of a model on the held-out problems: sampled at temperature 1 (seeded) and greedy.
+"""Measure the accuracy of a model on the held-out problems: sampled at temperature 1 (seeded) and greedy.
 
     python -m recipes.quickstart.evaluate --model outputs/quickstart/sft \
         --data outputs/quickstart/data/test.parquet --output outputs/quickstart/evaluation_before.json
+
+Here are also the process rewards of single responses, and how well they find the wrong steps.
 """
 
-import argparse
 import math
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
+from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 from prime_ext.generate.local_model import find_model
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
+from recipes.command_line import read_options
 
 MAX_RESPONSE_LENGTH = 48
 BATCH_SIZE = 500
+DECODINGS = {"temperature_1": 1.0, "greedy": 0.0}
 
 
 class HeldOutProblem(NamedTuple):
@@ -45,8 +50,7 @@ class Response(NamedTuple):
 def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a Hugging Face folder, or a checkpoint of verl, in float32, in evaluation mode.
 
-    Raises:
-        BackendError: the folder is neither.
+    ``BackendError``: the folder is neither.
     """
     folder = find_model(str(Path(path).resolve()))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -62,7 +66,7 @@ def load_problems(path: str | Path, limit: int | None = None) -> list[HeldOutPro
 
 
 def prompt_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Token ids of a question as the rollout sees them."""
+    """Return the token ids of a question as the rollout sees them."""
     messages = [{"role": "user", "content": prompt}]
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
 
@@ -77,7 +81,7 @@ def respond(
     description: str = "responses",
     max_response_length: int = MAX_RESPONSE_LENGTH,
 ) -> list[Response]:
-    """One response per problem; temperature 0 is greedy. Problem i always gets the same random numbers for a seed."""
+    """Sample one response per problem; temperature 0 is greedy. Problem i has the same random numbers for a seed."""
     generator = BatchedGenerator(
         model,
         eos_token_ids=[tokenizer.eos_token_id],
@@ -102,88 +106,163 @@ def respond(
     return responses
 
 
-def proportion(right: float, count: int) -> dict[str, float | int]:
-    """Accuracy with its binomial standard error sqrt(p (1 - p) / n)."""
-    accuracy = right / count
-    return {"accuracy": accuracy, "standard_error": math.sqrt(accuracy * (1 - accuracy) / count), "n": count}
+def accuracy(right: Sequence[bool]) -> dict[str, Any]:
+    """Return the accuracy, its binomial standard error sqrt(p (1 - p) / n), and ``outcomes``, a 1 or 0 per problem."""
+    share = sum(right) / len(right)
+    outcomes = "".join("1" if one else "0" for one in right)
+    error = math.sqrt(share * (1 - share) / len(right))
+    return {"accuracy": share, "standard_error": error, "n": len(right), "outcomes": outcomes}
 
 
-def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict:
+def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
-    Returns:
-        Accuracy and standard error, in all and by chain length; the fraction of locally right steps (see
-        ``task.check_steps``) among the steps shown; the fraction of finished responses; and ``outcomes``, one ``1``
-        (right) or ``0`` per problem, for paired comparisons.
+    ``steps_right`` is the fraction of locally right steps (see ``task.check_steps``) among the steps shown.
     """
-    by_length: dict[int, list[float]] = defaultdict(list)
-    outcomes, checks = "", []
-    for problem, response in zip(problems, responses, strict=True):
-        right = task.outcome_reward(response.text, problem.ground_truth)
-        by_length[len(task.parse_prompt(problem.prompt).operations)].append(right)
-        checks += [check.locally_right for check in task.check_steps(problem.prompt, response.text)]
-        outcomes += "1" if right == 1.0 else "0"
+    both = list(zip(problems, responses, strict=True))
+    right = [task.outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]
+    checks = [c.locally_right for problem, response in both for c in task.check_steps(problem.prompt, response.text)]
     return {
-        **proportion(outcomes.count("1"), len(outcomes)),
+        **accuracy(right),
         "steps_right": sum(checks) / len(checks) if checks else 0.0,
-        "steps_shown": len(checks),
         "finished": sum(response.finished for response in responses) / len(responses),
-        "outcomes": outcomes,
-        "by_chain_length": {str(n): proportion(sum(by_length[n]), len(by_length[n])) for n in sorted(by_length)},
     }
+
+
+class Piece(NamedTuple):
+    """A token or a turn of a response.
+
+    Attributes:
+        text: as it was written.
+        reward: its process reward; None for what a tool wrote.
+        right: whether the step that it decides is right; None if it decides none.
+        wrong: whether it belongs to a wrong step.
+    """
+
+    text: str
+    reward: float | None
+    right: bool | None = None
+    wrong: bool = False
+
+
+class ScoredResponse(NamedTuple):
+    """A response and its pieces with process rewards."""
+
+    problem: HeldOutProblem
+    text: str
+    right: bool
+    pieces: list[Piece]
+
+    @property
+    def reward_sum(self) -> float:
+        """Sum of the process rewards, by which the PRM orders responses."""
+        return sum(piece.reward or 0.0 for piece in self.pieces)
+
+
+@torch.inference_mode()
+def score_tokens(
+    prm: PreTrainedModel, reference: PreTrainedModel, prompt: list[int], response: list[int], beta: float
+) -> list[float]:
+    """Compute r_t = beta (log pi_prm - log pi_reference) of every token of a response, at temperature 1."""
+    ids, chosen_T1 = torch.tensor([prompt + response]), torch.tensor(response)[:, None]
+    # The logits at a position are those of the next token.
+    logits = (model(ids).logits[0, len(prompt) - 1 : -1] for model in (prm, reference))
+    prm_T, reference_T = (logits_TV.log_softmax(-1).gather(-1, chosen_T1)[:, 0] for logits_TV in logits)
+    return process_rewards(log_ratio(prm_T, reference_T, torch.ones_like(prm_T)), beta).tolist()
+
+
+def score_response(
+    prm: PreTrainedModel,
+    reference: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problem: HeldOutProblem,
+    response: Response,
+    beta: float,
+) -> ScoredResponse:
+    """Score every token of a response; the digit of its result decides a step."""
+    names = tokenizer.convert_ids_to_tokens(response.token_ids)
+    # Special tokens have no text of their own in the response; <eos> is shown under its name.
+    token_at = [index for index, name in enumerate(names) if name not in tokenizer.all_special_tokens for _ in name]
+    checks = task.check_steps(problem.prompt, response.text)
+    right = {token_at[check.result]: check.locally_right for check in checks if check.result is not None}
+    wrong = {
+        place
+        for check in checks
+        if not check.locally_right
+        for place in token_at[check.start : check.start + len(check.text) + 1]
+    }
+    rewards = score_tokens(prm, reference, prompt_token_ids(tokenizer, problem.prompt), response.token_ids, beta)
+    return ScoredResponse(
+        problem,
+        response.text,
+        task.outcome_reward(response.text, problem.ground_truth) == 1.0,
+        [Piece(name, rewards[place], right.get(place), place in wrong) for place, name in enumerate(names)],
+    )
+
+
+def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | None:
+    """Probability that a right one scores above a wrong one (ties count half); None if one of the two is missing."""
+    label_N = torch.tensor(right, dtype=torch.float64)
+    return pair_accuracy(torch.tensor(scores, dtype=torch.float64), label_N, torch.zeros(len(right), dtype=torch.long))
+
+
+def step_statistics(responses: Sequence[ScoredResponse]) -> dict[str, Any]:
+    """Measure how well process rewards tell right from wrong steps (``auc``); the PRM never saw a label of a step.
+
+    ``outcome_auc`` compares the sums over right and wrong responses.
+    """
+    pieces = [piece for response in responses for piece in response.pieces if piece.right is not None]
+    rewards = {kind: [piece.reward for piece in pieces if piece.right == kind] for kind in (True, False)}
+    means = {kind: float(np.mean(values)) if values else None for kind, values in rewards.items()}
+    return {
+        "responses": len(responses),
+        "right_steps": len(rewards[True]),
+        "wrong_steps": len(rewards[False]),
+        "auc": area_under_curve([piece.reward for piece in pieces], [piece.right for piece in pieces]),
+        "mean_reward_right_step": means[True],
+        "mean_reward_wrong_step": means[False],
+        "outcome_auc": area_under_curve([r.reward_sum for r in responses], [r.right for r in responses]),
+    }
+
+
+def evaluate_decodings(
+    measure: Callable[[str, float], dict[str, Any]], model: Path, data: Path, n_problems: int, seed: int
+) -> dict[str, Any]:
+    """Measure a model sampled at temperature 1 and greedy, with the name of the decoding and its temperature."""
+    started = time.time()
+    measured = {name: measure(name, temperature) for name, temperature in DECODINGS.items()}
+    about = {"model": str(model), "data": str(data), "n_problems": n_problems, "seed": seed}
+    return {**about, **measured, "seconds": round(time.time() - started, 1)}
 
 
 def evaluate(
-    model_path: Path,
-    data: Path,
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    max_response_length: int = MAX_RESPONSE_LENGTH,
-) -> dict:
-    """Evaluate a model on the problems of a file; returns what ``main`` writes."""
-    started = time.time()
-    model, tokenizer = load_model(model_path)
+    model: Path, data: Path, *, limit: int | None = None, seed: int = 0, max_response_length: int = MAX_RESPONSE_LENGTH
+) -> dict[str, Any]:
+    """Evaluate a model on the problems of a file."""
+    both = load_model(model)
     problems = load_problems(data, limit)
     options = {"seed": seed, "max_response_length": max_response_length}
-    graded = {
-        name: grade(problems, respond(model, tokenizer, problems, temperature=temperature, description=name, **options))
-        for name, temperature in (("temperature_1", 1.0), ("greedy", 0.0))
-    }
-    source = {"model": str(model_path), "data": str(data), "n_problems": len(problems), "seed": seed}
-    return {**source, **graded, "seconds": round(time.time() - started, 1)}
+
+    def measure(name: str, temperature: float) -> dict[str, Any]:
+        return grade(problems, respond(*both, problems, temperature=temperature, description=name, **options))
+
+    return evaluate_decodings(measure, model, data, len(problems), seed)
 
 
-def table(result: dict) -> str:
-    """The result as a small text table, accuracies in percent."""
-    lengths = result["greedy"]["by_chain_length"]
-    rows = [["", "all", "s.e.", *(f"{length} steps" for length in lengths), "right steps"]]
-    for name, label in (("temperature_1", "temperature 1"), ("greedy", "greedy")):
-        graded = result[name]
-        values = [graded["accuracy"], graded["standard_error"]]
-        values += [group["accuracy"] for group in graded["by_chain_length"].values()] + [graded["steps_right"]]
-        rows.append([label, *(f"{100 * value:.1f}" for value in values)])
-    return "\n".join("  ".join([f"{label:>13}", *(f"{cell:>11}" for cell in cells)]) for label, *cells in rows)
-
-
-def command_line(description: str | None) -> argparse.Namespace:
-    """What evaluations of a model on held-out problems are asked."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder, or checkpoint of verl")
-    parser.add_argument("--data", type=Path, required=True, help="test.parquet written by data.py")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=None, help="use only the first problems")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = command_line(__doc__)
-    result = evaluate(arguments.model, arguments.data, limit=arguments.limit, seed=arguments.seed)
-    write_json(arguments.output, result)
-    print(f"Accuracy on {result['n_problems']:,} held-out problems, in percent ({arguments.output}):")
-    print(table(result))
+def write_evaluation(description: str | None, evaluate: Callable[..., dict[str, Any]]) -> None:
+    """Evaluate what the command line names, write the result and print its numbers."""
+    options = read_options(description, "model", "data", "output", "limit", "seed")
+    output = options.pop("output")
+    result = evaluate(**options)
+    write_json(output, result)
+    print(f"Accuracy on {result['n_problems']:,} held-out problems ({output}):")
+    for name in DECODINGS:
+        row = result[name]
+        known = ("accuracy", "standard_error", "n", "outcomes")
+        more = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in row.items() if key not in known]
+        percent = f"{100 * row['accuracy']:.1f} ± {100 * row['standard_error']:.1f} %"
+        print(f"{name.replace('_', ' '):>14}: {', '.join([percent, *more])}")
 
 
 if __name__ == "__main__":
-    main()
+    write_evaluation(__doc__, evaluate)

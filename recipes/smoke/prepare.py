@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe runs on with ``SHRINK=1``: an untrained tiny model and a few generated rows.
+"""Write what a recipe runs on with ``SHRINK=1``: an untrained tiny model and a few generated rows.
 
     python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
 
@@ -19,17 +19,16 @@ from prime_ext.offline_prm.settings import STEP_LOSSES
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
-from prime_ext.utils.files import atomic_path, write_json_lines, write_text
-from recipes.agent.tokenizer import build_tokenizer as agent_tokenizer
-from recipes.pspo_wrs.data import labelled_chains
+from prime_ext.utils.files import atomic_path, write_json_lines
+from recipes.agent.task import build_tokenizer as build_agent_tokenizer
+from recipes.pspo_wrs.data import generate_problems, labeled_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
-from recipes.pspo_wrs.task import generate_problems
 from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
-from recipes.quickstart.model import build_model
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.model import build_model, build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
 
 STEPS = 2
+ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def read_words(name: str, folder: Path, **values: str) -> list[str]:
@@ -38,25 +37,17 @@ def read_words(name: str, folder: Path, **values: str) -> list[str]:
     return Template(text).substitute(folder=folder, **values).splitlines()
 
 
-LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
-ROLLOUT_BY_TRANSFORMERS = [
-    "actor_rollout_ref.rollout.name=transformers",
-    "actor_rollout_ref.rollout.free_cache_engine=false",
-    "++actor_rollout_ref.rollout.enable_sleep_mode=false",
-]
-
-
 def write_model(folder: Path, tools: bool = False) -> None:
-    """An untrained model of the quickstart's kind, or of the agent's, if it is not there."""
+    """Write an untrained model of the quickstart's kind, or of the agent's, if it is not there."""
     if not (folder / "config.json").exists():
-        tokenizer = agent_tokenizer() if tools else build_tokenizer()
+        tokenizer = build_agent_tokenizer() if tools else build_tokenizer()
         with atomic_path(folder) as temporary:
             build_model(tokenizer, seed=0).save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
 
 
 def write_step_rm(folder: Path) -> None:
-    """An untrained step reward model with the tokens of the policy, if it is not there."""
+    """Write an untrained step reward model with the tokens of the policy, if it is not there."""
     if (folder / "config.json").exists():
         return
     tokenizer = pair_tokenizer()
@@ -77,7 +68,7 @@ def write_step_rm(folder: Path) -> None:
     with atomic_path(folder) as temporary:
         LlamaForSequenceClassification(config).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        write_text(temporary / FILE, description.to_json())
+        (temporary / FILE).write_text(description.to_json())
 
 
 def prepare(family: str, folder: Path, tools: bool = False) -> None:
@@ -85,8 +76,8 @@ def prepare(family: str, folder: Path, tools: bool = False) -> None:
     write_model(folder / "model", tools)
     if not (folder / "val.parquet").exists():
         for name, size in {"train": 64, "val": 4}.items():
-            rows = rl_rows(name, task.generate_problems(name, size, seed=0))
-            write_parquet(folder / f"{name}.parquet", [{**row, "data_source": DATA_SOURCE} for row in rows])
+            rows = rl_rows(name, task.generate_problems(name, size, seed=0), DATA_SOURCE)
+            write_parquet(folder / f"{name}.parquet", rows)
     if family == "pspo":
         write_step_rm(folder / "step_rm")
 
@@ -99,26 +90,23 @@ def overrides(
     rollout: str = "transformers",
     tools: bool = False,
 ) -> list[str]:
-    """What comes after the overrides of a recipe of ``prime`` or ``pspo``.
+    """Return what comes after the overrides of a recipe of ``prime`` or ``pspo``, for what :func:`prepare` wrote.
 
-    Args:
-        family: of the recipe.
-        folder: where :func:`prepare` wrote.
-        nodes: number of nodes of a Ray cluster that is running; None: the run starts Ray itself, on this machine.
-        steps: of the run; after every second one it saves and validates.
-        rollout: the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
-        tools: whether the recipe's agent loop calls tools.
+    After every second step the run saves and validates. Without a number of ``nodes`` of a Ray cluster that is running
+    it starts Ray itself. ``rollout`` is the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
     """
-    engine = [f"actor_rollout_ref.rollout.name={rollout}"]
+    engine = [f"{ROLLOUT}.name={rollout}"]
     if rollout == "transformers":
-        engine = [*ROLLOUT_BY_TRANSFORMERS, f"{LOOP}={'seeded_tool_agent' if tools else 'seeded_single_turn_agent'}"]
-    of_cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
-    sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *of_cluster]
+        engine += [f"{ROLLOUT}.free_cache_engine=false", f"++{ROLLOUT}.enable_sleep_mode=false"]
+        loop = "seeded_tool_agent" if tools else "seeded_single_turn_agent"
+        engine.append(f"{ROLLOUT}.agent.default_agent_loop={loop}")
+    cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
+    sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *cluster]
     return [*read_words("rl", folder), *engine, *sizes, *read_words(family, folder)]
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
-    """Labelled responses, or steps if the loss among the words wants them; returns the overrides: two steps."""
+    """Write labeled responses, or steps if the loss among the words needs them; return the overrides: two steps."""
     write_model(folder / "model")
     losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
     labels = "steps" if losses and losses[-1] in STEP_LOSSES else "responses"
@@ -128,30 +116,27 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
             right = task.solve(problem).split(";")
             other = [*right[:-1], f"\\boxed{{{(problem.answer + 1) % 10}}}"]
             for steps, wrong in ((right, -1), (other, len(right) - 1)):
-                if labels == "steps":
-                    rows.append({"prompt": problem.prompt, "steps": steps, "label": wrong})
-                else:
-                    response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
-                    rows.append({"prompt": problem.prompt, **response})
+                labeled_steps = {"steps": steps, "label": wrong}
+                labeled_response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
+                rows.append({"prompt": problem.prompt, **(labeled_steps if labels == "steps" else labeled_response)})
         write_json_lines(folder / f"{split}_{labels}.jsonl", rows)
     return read_words("offline_prm", folder, labels=labels)
 
 
 def prepare_sft(folder: Path) -> list[str]:
-    """Model and conversations; returns the overrides."""
+    """Write model and conversations; return the overrides."""
     write_model(folder / "model")
     for name, size in {"train": 16, "val": 8}.items():
-        rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, misconception_seed=0, seed=0)
+        rows = sft_rows(task.generate_problems(name, size, seed=0), mean_error=0.2, seed=0)
         write_parquet(folder / f"{name}.parquet", rows)
     return read_words("sft", folder)
 
 
 def prepare_step_rm(folder: Path) -> list[str]:
-    """Model and labelled chains, which the recipe converts; returns the overrides: two updates."""
+    """Write model and labeled chains, which the recipe converts; return the overrides: two updates."""
     write_step_rm(folder / "model")
     # About 270 steps, of which some are for validation and test.
-    chains = labelled_chains(generate_problems("sft", 64, seed=0, unique=True), lenient=False, seed=0)
-    write_json_lines(folder / "chains.jsonl", chains)
+    write_json_lines(folder / "chains.jsonl", labeled_chains(generate_problems("sft", 64, seed=0), "honest", seed=0))
     return read_words("step_rm", folder)
 
 
@@ -168,15 +153,15 @@ def main() -> None:
     family, folder = options.family, options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if family == "offline_prm":
-        found = prepare_offline_prm(folder, options.words)
+        words = prepare_offline_prm(folder, options.words)
     elif family == "sft":
-        found = prepare_sft(folder)
+        words = prepare_sft(folder)
     elif family == "step_rm":
-        found = prepare_step_rm(folder)
+        words = prepare_step_rm(folder)
     else:
         prepare(family, folder, options.tools)
-        found = overrides(family, folder, options.nodes, options.steps, options.rollout, options.tools)
-    print("\n".join(found))
+        words = overrides(family, folder, options.nodes, options.steps, options.rollout, options.tools)
+    print("\n".join(words))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ os.environ.setdefault("VERL_PLATFORM", "cpu")
 import numpy as np
 
 from prime_ext.config.checks import SettingsError
+from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import write_text
 from recipes.lab import run as laboratory
-from recipes.run_statistics import versions
-from recipes.studies.report import Study, read_results, read_study, seeds_of, write_table
+from recipes.studies.report import Study, get_seeds, read_results, read_study, write_table
 
 # Return a run, with its "curve" and "end", of a method, its words and a seed.
 Trainer = Callable[[str, Sequence[str], int], dict[str, Any]]
@@ -47,8 +47,13 @@ def mean_accuracy(curve: Mapping[str, Sequence[float]]) -> float:
     return float(np.trapezoid(curve["accuracy"], rollouts) / (rollouts[-1] - rollouts[0]))
 
 
-def train_in_laboratory(study: Study, output: Path) -> Trainer:
-    """Return the trainer of a study of the laboratory; studies of the same task share their runs."""
+def choose_trainer(study: Study, output: Path, models: Mapping[str, str]) -> Trainer:
+    """Return the trainer of a study; studies of the same task of the laboratory share their runs."""
+    if "task" not in study:
+        # Here, not above: verl takes seconds to import.
+        from recipes.studies.through_verl import VERL_TASKS
+
+        return VERL_TASKS[study["through_verl"]](study, output / study["name"], models).train
 
     def train(name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
         method = next((word for word in words if "=" not in word), name)
@@ -65,59 +70,45 @@ def train_models(study: Study, output: Path) -> dict[str, str]:
     """Train the models that a study needs in the laboratory; return their folders by name."""
     folders = {}
     for name, model in study.get("models", {}).items():
-        options = {"output": output / "models", "keep_policy": True}
-        run = laboratory.run(
-            model["task"], model["method"], model["words"], model["seed"], model["rollouts"], **options
-        )
-        folders[name] = str(output.resolve() / "models" / model["task"] / f"{run['method']}_seed{model['seed']}")
+        words = [model[key] for key in ("task", "method", "words", "seed", "rollouts")]
+        run = laboratory.run(*words, output=output, keep_policy=True)
+        folders[name] = str(output / model["task"] / f"{run['method']}_seed{model['seed']}")
     return folders
 
 
 def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
     """Return the results: by method the words of its best candidate, the scores of all, and runs by seed.
 
-    Runs through verl that fail do not stop the others.
-
-    Raises:
-        SettingsError: a name, key or value is unknown or cannot work.
-        SystemExit: runs failed; with the end of their logs.
+    Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is unknown or cannot
+    work. ``SystemExit``: runs failed; with the end of their logs.
     """
-    models = train_models(study, output)
-    if "task" in study:
-        train = train_in_laboratory(study, output)
-    else:
-        # Here, not above: verl takes seconds to import.
-        from recipes.studies.through_verl import VERL_TASKS
+    models = train_models(study, output / "models")
+    trainer = choose_trainer(study, output, models)
 
-        train = VERL_TASKS[study["through_verl"]](study, output / study["name"], models).train
+    def train(name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
+        return trainer(name, [word.format(**models) for word in words], seed)
+
     methods: dict[str, dict[str, Any]] = {}
     for name in only or study["methods"]:
         candidates = study["methods"][name]
         scores = {}
         for words in candidates if len(candidates) > 1 else ():
-            filled = [word.format(**models) for word in words]
-            curves = [train(name, filled, seed)["curve"] for seed in study["tuning_seeds"]]
+            curves = [train(name, words, seed)["curve"] for seed in study["tuning_seeds"]]
             scores[",".join(words)] = round(float(np.mean([mean_accuracy(curve) for curve in curves])), 4)
         chosen = max(candidates, key=lambda words: scores.get(",".join(words), 0.0))
         methods[name] = {"words": chosen, **({"tuning": scores} if scores else {}), "runs": {}}
     failed = []
     # Seed after seed, so that comparisons of few seeds are complete early.
-    for seed in sorted({seed for name in methods for seed in seeds_of(study, name)}):
+    for seed in sorted({seed for name in methods for seed in get_seeds(study, name)}):
         for name, method in methods.items():
-            if seed in seeds_of(study, name):
+            if seed in get_seeds(study, name):
                 try:
-                    words = [word.format(**models) for word in method["words"]]
-                    method["runs"][str(seed)] = train(name, words, seed)
+                    method["runs"][str(seed)] = train(name, method["words"], seed)
                 except RuntimeError as error:
                     failed.append(f"{name}, seed {seed}: {error}")
     if failed:
         raise SystemExit("\n\n".join([f"{len(failed)} runs failed; the same command tries them again.", *failed]))
-    return {"commits": [laboratory.commit()], "versions": versions(), "methods": methods}
-
-
-def write_results(path: Path, results: Mapping[str, Any]) -> None:
-    """Write the results as JSON with a line for each run."""
-    write_text(path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n")
+    return {"commits": [laboratory.get_commit()], "versions": versions(), "methods": methods}
 
 
 def main() -> None:
@@ -132,9 +123,11 @@ def main() -> None:
         parser.error(f"{unknown[0]} is not a method of {study['name']}; it has {', '.join(study['methods'])}")
     path = options.results or options.output / f"{study['name']}.json"
     try:
-        write_results(path, run_study(study, options.output.resolve(), options.only))
+        results = run_study(study, options.output.resolve(), options.only)
     except SettingsError as error:
         raise SystemExit(f"error: {error}") from None
+    # A line for each run.
+    write_text(path, json.dumps(results, separators=(",", ":")).replace('{"curve"', '\n{"curve"') + "\n")
     print(f"{path}:\n\n{write_table(study, read_results(study, path))}")
 
 

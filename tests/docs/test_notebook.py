@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from recipes.quickstart.data import write_data
-from recipes.quickstart.model import build_model
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.model import build_model, build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "docs" / "tutorials" / "implicit_prm.ipynb"

@@ -62,7 +62,7 @@ def test_the_report_is_written(run_dir):
     write_json(run_dir / "evaluation_after.json", evaluate(run_dir / "policy", run_dir / "data" / "test.parquet"))
     summary = report(run_dir)
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5
-    assert summary["process_rewards"]["trained policy"]["episodes"] == 24
+    assert summary["process_rewards"]["trained policy"]["responses"] == 24
     assert f"Everything is in {run_dir}" in text(run_dir, summary)
     page = (run_dir / "transcripts.html").read_text()
     assert page.count('class="transcript"') == 24 + 12 and "calculator" in page

@@ -6,8 +6,7 @@ import math
 import e2e_harness as harness
 import pytest
 
-from recipes.quickstart.model import build_model
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.model import build_model, build_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from prime_ext.generate.tool_agent_loop import (
     clean,
     forged_tokens,
 )
-from recipes.agent.tokenizer import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, build_tokenizer
+from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 SECONDS = 0.3

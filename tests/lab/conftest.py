@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from recipes.lab.compact_chain import CompactChain
+from recipes.lab.tasks import CompactChain
 
 TINY = CompactChain(longest=3, shortest=2, n_values=5, n_operations=3)
 

@@ -4,7 +4,7 @@
 import torch
 from transformers import AutoModelForCausalLM
 
-from recipes.lab.sample import chosen_log_probs, response_logits, sample
+from recipes.lab.train import chosen_log_probs, response_logits, sample
 
 
 def sampled(task, start, seed, limit=None):

@@ -8,18 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.config.checks import SettingsError
-from recipes.lab.sample import response_logits
-from recipes.lab.settings import CHOICES, DEFAULTS, LEAST, METHODS, SHARES, settings_of
-from recipes.lab.train import Lab, log_probs_and_kl
+from recipes.lab.run import METHODS, build_settings
+from recipes.lab.train import Lab, log_probs_and_kl, response_logits
 
 SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
 
 
 def trained(task, start, method, steps=2, seed=0, **changes):
-    settings = settings_of(METHODS[method], SMALL, {key.replace("__", "."): v for key, v in changes.items()})
+    settings = build_settings(METHODS[method], SMALL, {key.replace("__", "."): v for key, v in changes.items()})
     lab = Lab(task, settings, seed, start)
     for _ in range(steps):
         lab.step()
@@ -38,7 +35,7 @@ def weights(model):
 
 @pytest.fixture(scope="module")
 def start_weights(task, start):
-    return weights(Lab(task, settings_of(), 0, start).policy.model)
+    return weights(Lab(task, build_settings(), 0, start).policy.model)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -76,15 +73,8 @@ def test_with_a_shut_gate_the_prm_has_no_say(task, start, method, same_as):
     assert [gate for _, _, gate, _ in shut.diagnosis] == [0.0] * 3
 
 
-def test_an_open_gate_and_a_prm_that_never_learns_pull_back_to_the_start(task, start):
-    frozen = trained(task, start, "frozen_prm", steps=6)
-    free = trained(task, start, "rloo", steps=6)
-    first = weights(frozen.reference)
-    assert (weights(frozen.policy.model) - first).norm() < (weights(free.policy.model) - first).norm()
-
-
 def test_interleaved_scores_are_those_before_the_rollout_was_learned_from(task, start):
-    lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.mini_batch_size": 24}), 0, start)
+    lab = Lab(task, build_settings(METHODS["paper"], SMALL, {"prm.mini_batch_size": 24}), 0, start)
     batch = lab.sample_and_judge(6)
     _, scores = learn_and_score(lab, batch)
     # One mini-batch, so that all were scored by the start; only rounding is left.
@@ -100,7 +90,7 @@ def test_a_prm_of_another_size(task, start, tmp_path):
 
 @pytest.mark.parametrize("mode, seen_before", [("before", True), ("after", False)])
 def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(task, start, mode, seen_before):
-    lab = Lab(task, settings_of(METHODS["paper"], SMALL, {"prm.update_mode": mode}), 0, start)
+    lab = Lab(task, build_settings(METHODS["paper"], SMALL, {"prm.update_mode": mode}), 0, start)
     _, scores = learn_and_score(lab, lab.sample_and_judge(6))
     assert bool((scores.log_ratio_BT != 0).any()) == seen_before
     right, total, *_ = lab.diagnosis[0]
@@ -111,7 +101,7 @@ def test_the_gate_sees_unlearned_rollouts_and_the_scores_come_when_they_should(t
 def test_layers_that_are_not_trained_and_weights_below_an_adapter_stay_as_they_are(task, start):
     last = trained(task, start, "distilled_whole", prm__trainable_layers=1).prm.model
     adapted = trained(task, start, "distilled_whole", prm__lora_rank=2).prm.model
-    before = dict(Lab(task, settings_of(METHODS["distilled_whole"], SMALL), 0, start).prm.model.named_parameters())
+    before = dict(Lab(task, build_settings(METHODS["distilled_whole"], SMALL), 0, start).prm.model.named_parameters())
     for name, parameter in last.named_parameters():
         assert torch.equal(parameter, before[name]) == ("layers.1." not in name), name
     base = torch.cat([p.detach().flatten() for name, p in adapted.named_parameters() if "lora" not in name])
@@ -120,7 +110,7 @@ def test_layers_that_are_not_trained_and_weights_below_an_adapter_stay_as_they_a
 
 
 def test_a_prm_of_mixed_groups_learns_nothing_from_the_others(task, start, start_weights):
-    lab = Lab(task, settings_of(METHODS["distilled"], SMALL, {"prm.groups": "mixed"}), 0, start)
+    lab = Lab(task, build_settings(METHODS["distilled"], SMALL, {"prm.groups": "mixed"}), 0, start)
     batch = lab.sample_and_judge(6)
     learn_and_score(lab, batch._replace(outcome_B=torch.ones(24)))
     assert torch.equal(weights(lab.prm.model), start_weights)
@@ -133,7 +123,7 @@ def test_the_replay_holds_the_last_rollouts_with_the_labels_that_the_prm_saw(tas
     assert len(lab.replay.outcome_B) == 40
     assert set(lab.replay.group_B.tolist()[-24:]) == set(range(48, 54))
     # Shuffled labels are a permutation.
-    lab = Lab(task, settings_of(METHODS["shuffled_prm"], SMALL, {"prm.replay": 24}), 0, start)
+    lab = Lab(task, build_settings(METHODS["shuffled_prm"], SMALL, {"prm.replay": 24}), 0, start)
     batch = lab.sample_and_judge(6)
     learn_and_score(lab, batch)
     assert lab.replay.outcome_B.sum() == batch.outcome_B.sum()
@@ -142,28 +132,15 @@ def test_the_replay_holds_the_last_rollouts_with_the_labels_that_the_prm_saw(tas
 
 def test_the_filter_keeps_prompts_in_the_band_and_counts_all_rollouts(task, start):
     changes = {"prime.filter.enable": "true"}
-    batch = (lab := Lab(task, settings_of(SMALL, changes), 0, start)).collect()
+    batch = (lab := Lab(task, build_settings(SMALL, changes), 0, start)).collect()
     mean_G = batch.outcome_B.view(-1, 4).mean(1)
     assert len(mean_G) == 6 and mean_G.min() >= 0.2 and mean_G.max() <= 0.8
     assert lab.examined > 24
     # Nothing can pass this band: the step goes by, the rollouts count.
-    lab = Lab(task, settings_of(SMALL, changes, {"prime.filter.lower": 0.3, "prime.filter.upper": 0.4}), 0, start)
+    lab = Lab(task, build_settings(SMALL, changes, {"prime.filter.lower": 0.3, "prime.filter.upper": 0.4}), 0, start)
     before = weights(lab.policy.model)
     lab.step()
     assert lab.examined == 16 * 24 and torch.equal(before, weights(lab.policy.model))
-
-
-def test_the_oracle_rewards_right_results_and_punishes_wrong_ones(task, start):
-    lab = Lab(task, settings_of(METHODS["oracle"], SMALL), 0, start)
-    batch = lab.sample_and_judge(6)
-    with torch.no_grad():
-        logits_BTV = response_logits(lab.policy.model, batch)
-    by_labels_BT = lab.advantages(batch, 0.0, None, logits_BTV)
-    plain_BT = Lab(task, settings_of(SMALL), 0, start).advantages(batch, 0.0, None, logits_BTV)
-    added_BT = (by_labels_BT - plain_BT) * batch.is_result_BT
-    assert (added_BT[batch.step_label_BT > 0] >= 0).all()
-    assert (added_BT[batch.is_result_BT & (batch.step_label_BT == 0)] <= 0).all()
-    assert torch.equal(by_labels_BT[~batch.is_result_BT], plain_BT[~batch.is_result_BT])
 
 
 def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence():
@@ -182,26 +159,17 @@ def test_all_tokens_of_the_vocabulary_as_likely_ones_give_the_whole_divergence()
     [
         ({"prm.epoch": 2}, "unknown key prm.epoch"),
         ({"prm.epochs": "two"}, "prm.epochs='two' must be a valid integer"),
-        ({"prm.epochs": 0}, "prm.epochs=0"),
         ({"actor.lr": "nan"}, "actor.lr='nan' must be a finite number"),
         ({"prime.anchor.decay": 2}, "prime.anchor.decay=2 must be less than or equal to 1"),
         ({"prime.process.target": "critic"}, "prime.process.target='critic'"),
-        ({"prm.bias": "maybe"}, "prm.bias='maybe'"),
         ({"prm.lora_rank": 2, "prm.trainable_layers": 1}, "prm.trainable_layers=0"),
         ({"prm.groups": "mixed", "prm.update_mode": "interleaved"}, "prm.groups=mixed"),
     ],
 )
 def test_bad_settings_are_one_line(values, message):
     with pytest.raises(SettingsError) as error:
-        settings_of({"prm.epochs": "4", "prm.bias": "False"}, values)
+        build_settings({"prm.epochs": "4", "prm.bias": "False"}, values)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_the_words_that_may_be_chosen_exist():
-    assert set(CHOICES["prime.process.normalization"]) <= set(NORMALIZATIONS)
-    assert set(CHOICES["prime.outcome.estimator"]) <= set(ESTIMATORS)
-    words = {key for key, value in DEFAULTS.items() if isinstance(value, str)}
-    assert words - {"prm.start"} == set(CHOICES) and {*LEAST, *SHARES} <= set(DEFAULTS)
 
 
 def test_neither_verl_nor_ray_is_imported():

@@ -17,9 +17,8 @@ from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.prm.engines import register_engine
 from prime_ext.trainer import reward_sources
 from prime_ext.trainer.prime_step import PrimeStep
-from recipes.lab.sample import Rollouts, response_logits
-from recipes.lab.settings import METHODS, settings_of
-from recipes.lab.train import Lab
+from recipes.lab.run import METHODS, build_settings
+from recipes.lab.train import Lab, Rollouts, response_logits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
 from small_batch import settings as prime_settings  # noqa: E402
@@ -76,7 +75,7 @@ def in_the_laboratory(method, overrides, model_path, batch):
     more = {"actor.lr": LR, "actor.lr_warmup_steps": 0, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
     more |= {"prm.lr_warmup_steps": 0, "prm.mini_batch_size": len(batch.outcome_B), "prime.process.gate_start": GATE}
     task = SimpleNamespace(pad=PAD, eos=1, limit=batch.mask_BT.shape[1], flipped=0.0)
-    lab = Lab(task, settings_of(METHODS[method], more, overrides), 0, model_path)
+    lab = Lab(task, build_settings(METHODS[method], more, overrides), 0, model_path)
     for learner in filter(None, (lab.policy, getattr(lab, "prm", None))):
         for group in learner.optimizer.param_groups[:1]:
             group["eps"] = EPS

@@ -3,25 +3,34 @@
 
 import math
 import random
-from html.parser import HTMLParser
+from html import escape
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generation
 
 from prime_ext.config.compose import compose_config
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.quickstart.data import write_data
-from recipes.quickstart.evaluate import HeldOutProblem, Response, evaluate, grade, respond, table
-from recipes.quickstart.model import build_model
-from recipes.quickstart.process_scores import ScoredResponse, ScoredStep, ScoredToken, score_response, step_statistics
-from recipes.quickstart.report import LABELS, render, report, text
+from recipes.quickstart.evaluate import (
+    HeldOutProblem,
+    Piece,
+    Response,
+    ScoredResponse,
+    evaluate,
+    grade,
+    respond,
+    score_response,
+    step_statistics,
+)
+from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
+from recipes.quickstart.report import LABELS, report, text
+from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
-from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer
 
 QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
 CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -62,11 +71,8 @@ def chat_ids(tokenizer, messages, **options):
     return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
 
 
-def tokenised(tokenizer, text):
+def tokenize(tokenizer, text):
     return Response([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id], text, True)
-
-
-# ---- data ----
 
 
 def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
@@ -91,19 +97,8 @@ def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
     assert read_json(run_dir / "data" / "data.json")["rows"] == SIZES
 
 
-# ---- tokenizer, model, warm start ----
-
-
-def test_the_folder_has_what_was_built(run_dir, tokenizer):
-    saved, built = AutoModelForCausalLM.from_pretrained(run_dir / "policy"), build_model(tokenizer, seed=1)
-    assert len(tokenizer) == len(VOCABULARY) == saved.config.vocab_size == 21 and saved.num_parameters() == 108_160
-    for holder in (tokenizer, saved.config, saved.generation_config):
-        assert (holder.pad_token_id, holder.bos_token_id, holder.eos_token_id) == (0, 1, 2)
-    assert saved.dtype == torch.float32
-    assert all(torch.equal(saved.state_dict()[name], value) for name, value in built.state_dict().items())
-
-
 def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
+    assert len(tokenizer) == 21 and (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 2)
     prompt = chat_ids(tokenizer, CONVERSATION[:1], add_generation_prompt=True)
     assert prompt == [VOCABULARY.index(token) for token in ["<bos>", *QUESTION]]
     whole = chat_ids(tokenizer, CONVERSATION)
@@ -120,21 +115,19 @@ def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
     rng, misconceptions = random.Random(0), task.draw_misconceptions(0.25, 0)
     for problem in task.generate_problems("test", 50, seed=0):
         written = task.demonstrate(problem, misconceptions, rng)
-        assert tokenizer.decode(tokenised(tokenizer, written).token_ids, skip_special_tokens=True) == written
+        assert tokenizer.decode(tokenize(tokenizer, written).token_ids, skip_special_tokens=True) == written
     with pytest.raises(Exception, match="WordLevel"):
         tokenizer("3 * 9")
 
 
-def test_batches_hold_one_length_and_cover_the_data_once_an_epoch():
-    lengths = [30] * 10 + [36] * 7
-    batches = same_length_batches(lengths, batch_size=3, count=7, seed=0)
-    assert len(batches) == 7 and all(len({lengths[i] for i in batch}) == 1 and len(batch) == 3 for batch in batches)
+@pytest.mark.parametrize(("within", "lengths"), [(1, [30] * 10 + [36] * 7), (8, [29, 30, 31, 32, 32] * 2 + [36] * 7)])
+def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, lengths):
+    batches = same_length_batches(lengths, batch_size=3, count=7, seed=0, within=within)
+    assert len(batches) == 7 and {len(batch) for batch in batches} == {3}
+    assert all(len({-(-lengths[index] // within) for index in batch}) == 1 for batch in batches)
     assert len({index for batch in batches[:5] for index in batch}) == 15
     with pytest.raises(ValueError, match="too few"):
-        same_length_batches(lengths, batch_size=11, count=1, seed=0)
-
-
-# ---- evaluation ----
+        same_length_batches(lengths, batch_size=11, count=1, seed=0, within=within)
 
 
 def test_grades_count_answers_and_steps_apart():
@@ -142,9 +135,7 @@ def test_grades_count_answers_and_steps_apart():
     texts = {r"3*9=8;8+6=4;\boxed{4}": True, r"3*9=7;7+6=3;3-1=2;\boxed{2}": False}
     graded = grade(problems, [Response([], text, finished) for text, finished in texts.items()])
     assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
-    assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2))
-    assert (graded["steps_right"], graded["steps_shown"]) == (4 / 5, 5)
-    assert {length: group["accuracy"] for length, group in graded["by_chain_length"].items()} == {"2": 0.0, "3": 1.0}
+    assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2)) and graded["steps_right"] == 4 / 5
 
 
 def test_responses_depend_on_the_seed_alone(model, tokenizer):
@@ -154,72 +145,38 @@ def test_responses_depend_on_the_seed_alone(model, tokenizer):
     assert first != respond(model, tokenizer, problems, temperature=1.0, seed=2)
 
 
-# ---- process scores and transcripts ----
-
-
 def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_tokens(model, tokenizer):
-    response, prm = tokenised(tokenizer, r"3*9=7;7+6=4;\boxed{4}"), build_model(tokenizer, seed=1).eval()
+    response, prm = tokenize(tokenizer, r"3*9=7;7+6=4;\boxed{4}"), build_model(tokenizer, seed=1).eval()
     scored = score_response(prm, model, tokenizer, HeldOutProblem(QUESTION, "3"), response, beta=0.5)
     ids = chat_ids(tokenizer, CONVERSATION[:1]) + response.token_ids
-    for place, token in enumerate(scored.tokens, start=1 + len(QUESTION)):
+    for place, piece in enumerate(scored.pieces, start=1 + len(QUESTION)):
         one, other = (m(torch.tensor([ids[:place]])).logits[0, -1].log_softmax(-1)[ids[place]] for m in (prm, model))
-        assert token.log_prob_prm == pytest.approx(float(one), abs=1e-5)
-        assert token.reward == pytest.approx(0.5 * float(one - other), abs=1e-5)
-    assert "".join(token.text for token in scored.tokens) == response.text + "<eos>" and not scored.right
-    assert [(s.first_token, s.last_token, s.result_token) for s in scored.steps] == [(0, 5, 4), (6, 11, 10)]
-    assert [step.check.locally_right for step in scored.steps] == [True, False]
+        assert piece.reward == pytest.approx(0.5 * float(one - other), abs=1e-5)
+    assert "".join(piece.text for piece in scored.pieces) == response.text + "<eos>" and not scored.right
+    assert {place: p.right for place, p in enumerate(scored.pieces) if p.right is not None} == {4: True, 10: False}
+    assert "".join(piece.text for piece in scored.pieces if piece.wrong) == "7+6=4;"
 
 
-def scored_response(rewards_of_results):
-    """A wrong response of single-character tokens with the given rewards on its result digits."""
-    written = r"3*9=7;7+6=4;\boxed{4}"
-    checks = task.check_steps(QUESTION, written)
-    rewards = {check.result: reward for check, reward in zip(checks, rewards_of_results, strict=True)}
-    tokens = [ScoredToken(character, rewards.get(index, 0.0), -1.0, -1.0) for index, character in enumerate(written)]
-    steps = [ScoredStep(check, check.start, check.start + len(check.text), check.result) for check in checks]
-    return ScoredResponse(HeldOutProblem(QUESTION, "3"), written, False, tokens, steps)
+def scored_response(*rewards, text="x"):
+    """A wrong response whose first step is right and the second wrong."""
+    pieces = [Piece(text, reward, right, not right) for reward, right in zip(rewards, (True, False), strict=True)]
+    return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
 
 
-@pytest.mark.parametrize(("rewards", "found"), [([0.1, -0.5], 1.0), ([-0.5, 0.1], 0.0)])
-def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewards, found):
-    statistics = step_statistics([scored_response(rewards)])
-    assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, found)
-    assert (statistics["lowest_is_the_wrong_step"], statistics["chance"]) == (found, 0.5)
-
-
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [name for name, _ in attributes]
-
-    def handle_data(self, data):
-        self.text.append(data)
+@pytest.mark.parametrize(("rewards", "auc"), [((0.1, -0.5), 1.0), ((-0.5, 0.1), 0.0)])
+def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewards, auc):
+    statistics = step_statistics([scored_response(*rewards)])
+    assert (statistics["right_steps"], statistics["wrong_steps"], statistics["auc"]) == (1, 1, auc)
+    assert statistics["mean_reward_right_step"] == rewards[0] and statistics["outcome_auc"] is None
 
 
 def test_hostile_text_is_shown_and_not_interpreted():
-    hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}"
-    tokens = [ScoredToken(hostile, 0.1, -1.0, -1.5), ScoredToken("</span></div></main>", -0.1, -1.0, -0.5)]
-    response = ScoredResponse(HeldOutProblem(hostile, hostile), hostile, False, tokens, [])
-    page = render([(hostile, hostile, [response])], {hostile: step_statistics([response])}, beta=0.2)
-    parser = Tags()
-    parser.feed(page)
-    assert {"script", "img"}.isdisjoint(parser.tags)
-    assert not any(name.startswith("on") or name == "src" for name in parser.attributes)
-    assert hostile in " ".join(parser.text) and page.count("</main>") == 1
-
-
-def test_wrong_steps_are_marked_and_explained():
-    page = render([("a", "b", [scored_response([0.1, -0.5])])], {}, beta=0.2)
-    # The characters of the second step.
-    assert page.count('<span class="wrong"') == page.count("7+6 is 3, not 4") == len("7+6=4;")
-    assert "1 of 2 steps wrong" in page
-
-
-# ---- report ----
+    hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}</span></div></main>"
+    response = scored_response(0.1, -0.1, text=hostile)
+    page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]})
+    # tests/utils/test_report_page.py attacks the page itself.
+    assert "<script" not in page and "<img" not in page and page.count("</main>") == 1 and escape(hostile) in page
+    assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
 
 
 def test_the_report_writes_the_promised_files_and_keys(run_dir):
@@ -227,7 +184,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     summary = report(run_dir)
     assert read_json(run_dir / "summary.json") == summary
     promised = {"accuracy_before", "accuracy_after", "standard_error", "n_problems", "steps", "seconds", "versions"}
-    assert promised | {"seed", "settings", "greedy", "process_rewards"} <= summary.keys()
+    assert promised | {"seed", "settings", "greedy", "process_rewards", "steps_right_after"} <= summary.keys()
     assert (summary["n_problems"], summary["steps"], summary["seed"]) == (40, 3, 7)
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 3
@@ -238,5 +195,3 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     # Stored runs are those of the task as it is.
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
     assert report(run_dir)["stored_runs"] == []
-    rows = table(read_json(run_dir / "evaluation_before.json")).splitlines()
-    assert [row.split()[0] for row in rows[1:]] == ["temperature", "greedy"]

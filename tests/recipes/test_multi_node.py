@@ -47,10 +47,9 @@ class Machine:
         self.folder, self.calls_file = folder, folder / "calls"
         for name, text in STAND_INS.items():
             self.write(name, text)
-        own = {"CALLS": self.calls_file, "PYTHON": folder / "python"}
-        own |= {"PATH": f"{folder}:{os.environ['PATH']}", "NO_NODES": "never", "SLURM_SUBMIT_DIR": RECIPES.parent}
+        own = {"CALLS": str(self.calls_file), "PYTHON": f"{folder}/python", "PATH": f"{folder}:{os.environ['PATH']}"}
         known = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "NNODES", "N_GPUS")}
-        self.environment = known | {name: str(value) for name, value in own.items()}
+        self.environment = {**known, **own, **JOB, "NO_NODES": "never", "SLURM_SUBMIT_DIR": str(RECIPES.parent)}
 
     def write(self, name, text):
         path = self.folder / name
@@ -58,16 +57,9 @@ class Machine:
         path.chmod(0o755)
         return path
 
-    def start(self, script, *words, **knobs):
-        command = ["bash", str(RECIPES / "multi_node" / script), *map(str, words)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, env={**self.environment, **knobs}, **pipes)
-
-    def run(self, script, *words, **knobs):
-        """Status and errors."""
-        process = self.start(script, *words, **knobs)
-        _, errors = process.communicate(timeout=600)
-        return process.returncode, errors
+    def start(self, *words, **knobs):
+        command = ["bash", str(RECIPES / "multi_node" / "slurm.sbatch.sh"), *map(str, words)]
+        return subprocess.Popen(command, env={**self.environment, **knobs}, stdout=subprocess.DEVNULL)
 
     def calls(self):
         return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
@@ -80,8 +72,7 @@ def machine(tmp_path):
 
 def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
     recipe = machine.write("recipe", RECIPE)
-    status, errors = machine.run("slurm.sbatch.sh", recipe, "a=1", **JOB)
-    assert status == 0, errors
+    assert machine.start(recipe, "a=1").wait(600) == 0
     step, end = "srun --overlap --nodes=1 --ntasks=1", "--num-gpus=8 --block --disable-usage-stats"
     ray, address = machine.folder / "ray", "10.0.0.7:20041"
     start = "start --head --node-ip-address=10.0.0.7 --port=20041 --include-dashboard=false"
@@ -99,7 +90,7 @@ def test_under_slurm_the_head_comes_first_then_workers_then_the_recipe(machine):
 @pytest.mark.parametrize(("knobs", "status", "runs"), [({}, 7, True), ({"NO_NODES": "3"}, 1, False)])
 def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ray(machine, knobs, status, runs):
     recipe = machine.write("recipe", RECIPE + "exit 7\n")
-    assert machine.run("slurm.sbatch.sh", recipe, **JOB, **knobs)[0] == status
+    assert machine.start(recipe, **knobs).wait(600) == status
     calls = machine.calls()
     assert any(call.startswith("recipe") for call in calls) == runs and not any("requeue" in call for call in calls)
     assert sum(call.startswith("ended") for call in calls) == 3
@@ -116,16 +107,16 @@ def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ra
 )
 def test_near_the_time_limit_the_recipe_is_told_and_the_job_queued_again(machine, sent, knobs, status, again):
     on_term = 'trap \'echo told >> "$CALLS"; exit 1\' TERM\necho ready >> "$CALLS"\nwhile :; do sleep 0.05; done\n'
-    process = machine.start("slurm.sbatch.sh", machine.write("recipe", RECIPE + on_term), **JOB, **knobs)
+    process = machine.start(machine.write("recipe", RECIPE + on_term), **knobs)
     end = time.monotonic() + 600
     while "ready" not in machine.calls():
         assert time.monotonic() < end, machine.calls()
         time.sleep(0.02)
     process.send_signal(sent)
-    process.communicate(timeout=600)
+    assert process.wait(600) == status
     calls = machine.calls()
     after = calls[calls.index("told") + 1 :]
-    assert process.returncode == status and [call.split()[0] for call in after[:3]] == ["ended"] * 3
+    assert [call.split()[0] for call in after[:3]] == ["ended"] * 3
     assert after[3:] == again
 
 

@@ -14,23 +14,21 @@ from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward, parse_prompt, split_of
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
-from recipes.pspo_wrs.data import write_data
-from recipes.pspo_wrs.step_rm import pair_tokenizer, write_step_rm_start
-from recipes.pspo_wrs.task import (
+from recipes.pspo_wrs.data import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
     OPERATIONS,
     SUPERFLUOUS,
     USEFUL,
     WRONG,
-    Writer,
     check_steps,
     generate_problems,
     token_count,
+    write_data,
     write_solution,
 )
-from recipes.quickstart.model import build_model
-from recipes.quickstart.tokenizer import VOCABULARY, build_tokenizer
+from recipes.pspo_wrs.step_rm import pair_tokenizer, write_step_rm_start
+from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "8+2-1+2?"
@@ -65,18 +63,16 @@ def test_steps_are_judged_given_what_stands_before_them(response, kinds):
     assert [step.kind for step in steps] == kinds and "".join(step.text for step in steps) == response
     if W not in kinds and kinds:
         assert outcome_reward(response, "1") == 1.0
-    assert [step.label() for step in steps] == [{U: 1, S: 0, W: -1}[kind] for kind in kinds]
-    assert [step.label(lenient=True) for step in steps] == [{U: 1, S: 1, W: -1}[kind] for kind in kinds]
 
 
-def solutions(writer, mean_error=0.0, count=300):
+def solutions(slips=0.0, mean_error=0.0, count=300):
     misconceptions, rng = draw_misconceptions(mean_error, 123), random.Random(0)
-    return [(p, write_solution(p, misconceptions, writer, rng)) for p in generate_problems("sft", count, 0)]
+    return [(p, write_solution(p, misconceptions, rng, slips)) for p in generate_problems("sft", count, 0)]
 
 
 def test_a_writer_without_misconceptions_is_right_in_any_number_of_steps():
     tokenizer, counts = build_tokenizer(), []
-    for problem, solution in solutions(Writer()):
+    for problem, solution in solutions():
         steps = check_steps(problem.prompt, solution)
         assert WRONG not in [step.kind for step in steps] and outcome_reward(solution, str(problem.answer)) == 1.0
         assert token_count(solution) == len(tokenizer(solution, add_special_tokens=False)["input_ids"])
@@ -84,9 +80,9 @@ def test_a_writer_without_misconceptions_is_right_in_any_number_of_steps():
     assert 3.5 < sum(counts) / len(counts) < 5.5 and min(counts) <= 2 and max(counts) > 10
 
 
-@pytest.mark.parametrize(("writer", "mean_error"), [(Writer(), 0.15), (Writer(slips=0.1), 0.0)])
-def test_misconceptions_and_slips_make_wrong_steps(writer, mean_error):
-    kinds = [step.kind for p, text in solutions(writer, mean_error) for step in check_steps(p.prompt, text)]
+@pytest.mark.parametrize(("slips", "mean_error"), [(0.0, 0.15), (0.1, 0.0)])
+def test_misconceptions_and_slips_make_wrong_steps(slips, mean_error):
+    kinds = [step.kind for p, text in solutions(slips, mean_error) for step in check_steps(p.prompt, text)]
     assert 0.05 < kinds.count(WRONG) / len(kinds) < 0.3
 
 
@@ -106,7 +102,7 @@ def test_problems_differ_and_keep_to_their_split():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    write_data(folder, train_size=30, val_size=10, test_size=20, sft_size=60, labelled_size=80)
+    write_data(folder, train_size=30, val_size=10, test_size=20, sft_size=60, labeled_size=80)
     return folder
 
 
@@ -114,15 +110,12 @@ def rows_of(data, split):
     return pq.read_table(data / f"{split}.parquet").to_pylist()
 
 
-def test_demonstrations_fit_into_a_response(data):
-    rows = rows_of(data, "sft")
-    assert 50 <= len(rows) <= 60
-    assert all(token_count(row["messages"][1]["content"]) < MAX_RESPONSE_LENGTH for row in rows)
-
-
 def test_labelled_chains_are_of_other_problems_and_differ_in_superfluous_steps(data):
     seen = {row["prompt"][0]["content"] for split in ("train", "val", "test") for row in rows_of(data, split)}
     both = [(data / f"steps_{name}.jsonl").read_text().splitlines() for name in ("honest", "lenient")]
+    # Demonstrations fit into a response.
+    demonstrations = [row["messages"][1]["content"] for row in rows_of(data, "sft")]
+    assert 50 <= len(demonstrations) <= 60 and max(map(token_count, demonstrations)) < MAX_RESPONSE_LENGTH
     differences = 0
     for honest, lenient in zip(*(map(json.loads, lines) for lines in both), strict=True):
         assert honest["question"] not in seen
@@ -154,31 +147,26 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
 # ---- measurement and report ----
 
 
-def test_steps_and_scores_are_summarised_by_kind():
+def test_steps_and_scores_are_summarized_by_kind():
     steps = [check_steps("3*9+6?", text) for text in ("3*9=7;7=7;7+6=3;", "3*9+6=3;", "3*9=8;" + "8=8;" * 9)]
-    found = measure.describe_steps(steps)
-    assert found["histogram"] == {"1": 1, "3": 1, "10": 1} and found["mean"] == pytest.approx(14 / 3)
-    assert found["long"] == pytest.approx(1 / 3)
-    assert found["kinds"] == pytest.approx({"useful": 1.0, "superfluous": 10 / 3, "wrong": 1 / 3})
+    described = measure.describe_steps(steps)
+    assert described["histogram"] == {"1": 1, "3": 1, "10": 1} and described["mean"] == pytest.approx(14 / 3)
+    assert described["long"] == pytest.approx(1 / 3)
+    assert described["kinds"] == pytest.approx({"useful": 1.0, "superfluous": 10 / 3, "wrong": 1 / 3})
     scores = [StepScores(tuple((1 - p, 0.0, p) for p in values)) for values in ((0.8, 0.2, 0.5), (0.9,), (0.5,) * 10)]
-    found = measure.describe_scores(steps, scores)
-    assert found["geometric"] == pytest.approx(((0.8 * 0.2 * 0.5) ** (1 / 3) + 0.9 + 0.5) / 3)
-    assert found["by_kind"][USEFUL] == pytest.approx((0.8 + 0.5 + 0.9) / 3)
+    described = measure.describe_scores(steps, scores)
+    assert described["score"] == pytest.approx(((0.8 * 0.2 * 0.5) ** (1 / 3) + 0.9 + 0.5) / 3)
+    assert described["score_by_kind"][USEFUL] == pytest.approx((0.8 + 0.5 + 0.9) / 3)
 
 
-def measured(outcomes, histogram, geometric):
-    total = sum(histogram.values())
-    steps = {
-        "mean": sum(int(n) * count for n, count in histogram.items()) / total,
-        "histogram": histogram,
-        "long": sum(count for n, count in histogram.items() if int(n) > 8) / total,
-        "kinds": {"useful": 3.0, "superfluous": 1.0, "wrong": 0.5},
-    }
+def measured(outcomes, histogram, score):
+    kinds = {"useful": 3.0, "superfluous": 1.0, "wrong": 0.5}
+    steps = {"mean": 4.5, "histogram": histogram, "long": 0.25 * ("9" in histogram), "kinds": kinds}
     known = {"accuracy": outcomes.count("1") / len(outcomes), "standard_error": 0.1, "n": len(outcomes)}
-    return {**known, "outcomes": outcomes, "cut_off": 0.0, "steps": steps, "scores": {"rm": {"geometric": geometric}}}
+    return {**known, "outcomes": outcomes, "cut_off": 0.0, "steps": steps, "score": score}
 
 
-def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp_path):
+def test_the_report_shows_both_policies_and_what_the_reward_model_knows(tmp_path):
     test = {"steps": 100, "accuracy": 0.9, "majority": 0.6, "macro_f1": 0.85}
     write_json(tmp_path / "before.json", measured("1010", {"4": 2, "9": 1, "1": 1}, 0.5))
     write_json(tmp_path / "after.json", measured("1110", {"3": 2, "4": 2}, 0.75))
@@ -191,10 +179,11 @@ def test_the_report_shows_both_distributions_and_what_the_reward_model_knows(tmp
     assert summary["settings"] == {"SEED": "0", "OVERRIDES": "a=b c=d"}
     assert summary["accuracy"]["gain"] == pytest.approx(0.25) and read_json(tmp_path / "summary.json") == summary
     assert (tmp_path / "steps.png").stat().st_size > 5000
-    lines = {line[2:26].strip(): line[26:].split() for line in report.table(summary).splitlines()}
-    assert lines["3 to 5 steps"] == ["50.0", "%", "100.0", "%"]
+    said = report.text(tmp_path, summary)
+    lines = {line[2:26].strip(): line[26:].split() for line in said.splitlines()}
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
-    assert "accuracy 0.900 on 100 steps" in report.text(tmp_path, summary)
+    assert lines["score, geometric mean"] == ["0.500", "0.750"]
+    assert "accuracy 0.900 on 100 steps" in said
 
 
 # ---- phases of the quickstarts ----

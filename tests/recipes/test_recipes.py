@@ -24,7 +24,7 @@ from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
 from recipes.prime import code_rows
-from recipes.pspo_wrs.data import LABELLERS
+from recipes.pspo_wrs.data import LABELS as LABELERS
 from recipes.pspo_wrs.step_rm import STEP_RM_SETTINGS
 from recipes.studies.report import read_study
 from recipes.studies.through_verl import VERL_TASKS
@@ -139,9 +139,9 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
 def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
     study = read_study(name)
     models = {model: str(tmp_path / model) for model in study.get("models", {})}
-    for labeller in LABELLERS:
-        (tmp_path / f"step_rm_{labeller}").mkdir()
-        (tmp_path / f"step_rm_{labeller}" / "model").symlink_to(step_rm)
+    for labeler in LABELERS:
+        (tmp_path / f"step_rm_{labeler}").mkdir()
+        (tmp_path / f"step_rm_{labeler}" / "model").symlink_to(step_rm)
     task = VERL_TASKS[study["through_verl"]](study, tmp_path, models)
     words = [word.format(**models) for word in study["methods"][method][0]]
     command, knobs = task.command(words, 3, tmp_path / "run")
@@ -177,12 +177,6 @@ def test_a_dry_run_of_a_run_without_rollouts_prints_its_command(tmp_path, script
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(said) == 2 and "planned for RL runs only" in said[0] and "torch.distributed.run" in said[1]
     assert not list(tmp_path.rglob("*.jsonl"))
-
-
-def test_gsm8k_does_not_fit_a_smaller_gpu_than_its_profile_is_for(tmp_path, capsys):
-    knobs = {"GPU": "80", "DEVICE_MEMORY": "24"}
-    status, plan = planned(capsys, tmp_path, "prime/run_qwen2.5-0.5b_gsm8k_fsdp.sh", **knobs)
-    assert status == 1 and plan["device_bytes"] == 24 * 2**30
 
 
 # ---- mistakes ----
@@ -222,4 +216,4 @@ def test_code_rows_are_taken_out_of_the_papers_data(tmp_path):
     parquet.write_table(pa.Table.from_pylist(rows[:1]), tmp_path / "train.parquet")
     with pytest.raises(SystemExit, match="has no row whose ability is code"):
         code_rows.main([str(tmp_path), str(tmp_path / "none")])
-    assert not list(Path(tmp_path / "none").iterdir())
+    assert not (tmp_path / "none").exists()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that two small recipes make before they train, and the picture of how process rewards are composed."""
+"""The data that two small recipes make before they train, and the recipe for verl's collection."""
 
 import asyncio
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,13 +9,8 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
 
 from prime_ext.config.compose import compose_config
-from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.settings import PrimeSettings
 from prime_ext.doctor import SUPPORTED_VERL
 from prime_ext.verifiers.sources import make_task_verifier, source_of
 from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
@@ -55,7 +49,7 @@ def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
 
 def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
     problems = word_problems(500, seed=1)
-    assert len({problem.question for problem in problems}) == 500 and problems == word_problems(500, seed=1)
+    assert len({problem.prompt for problem in problems}) == 500 and problems == word_problems(500, seed=1)
     for question, answer in problems:
         a, b = map(int, re.findall(r"\d+", question))
         assert answer == (a * b if "boxes with" in question else a + b)
@@ -67,47 +61,13 @@ def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
         assert asyncio.run(verdict).score == score
 
 
-@pytest.fixture(scope="module")
-def picture():
-    spec = importlib.util.spec_from_file_location("draw_process_rewards", ROOT / "docs" / "draw_process_rewards.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_lines_of_the_picture_are_legal_settings(picture):
-    places = {"tokens": "tokens", "step ends": "step_ends", "last token": "last_token"}
-    for name, (_, values) in picture.METHODS.items():
-        scorer, granularity, accumulation, shape, place, estimator = values
-        if scorer == "verifier":
-            continue
-        prefix, config = ("prime.process", "prime_trainer") if scorer == "implicit PRM" else ("pspo", "pspo_trainer")
-        overrides = [f"{prefix}.accumulation.mode={accumulation}", f"{prefix}.shaping.name={shape}"]
-        if accumulation != "none":
-            overrides.append(f"{prefix}.accumulation.reward_position={places[place]}")
-        if prefix == "prime.process":
-            overrides += ["variant=guarded", f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
-            overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []
-            overrides += [f"{prefix}.credit=min_form"] if "min-form" in name else []
-        with initialize_config_module("prime_ext.config", version_base=None):
-            composed = compose(config, overrides)
-        section, settings = ("prime", PrimeSettings) if prefix == "prime.process" else ("pspo", PSPOSettings)
-        assert settings.from_mapping(OmegaConf.to_container(composed[section], resolve=True))
-
-
 def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exist(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$VERL_USE_EXTERNAL_MODULES" "$@"\n')
     python.chmod(0o755)
     folder = ROOT / "recipes" / "verl_recipe"
-    command = [
-        "bash",
-        str(folder / "run_prime_gsm8k.sh"),
-        "some/model",
-        "a.parquet",
-        "b.parquet",
-        "trainer.total_epochs=1",
-    ]
+    words = ["some/model", "a.parquet", "b.parquet", "trainer.total_epochs=1"]
+    command = ["bash", str(folder / "run_prime_gsm8k.sh"), *words]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert said[:3] == ["prime_ext.plugin", "-m", "verl.trainer.main_ppo"]

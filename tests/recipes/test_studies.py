@@ -2,27 +2,17 @@
 """Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 import yaml
 
 from prime_ext.config.checks import SettingsError
-from prime_ext.run.metrics_file import put_aside
 from prime_ext.utils.files import read_json, write_json
 from recipes.lab import run as laboratory
-from recipes.run_statistics import (
-    PAIR_ACCURACY,
-    crossing,
-    mean_and_error,
-    moving_average,
-    paired_standard_error,
-    read_seconds,
-    run_metrics,
-)
+from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import report, through_verl
-from recipes.studies.report import Arrival, Method, paired_ratio, plot_curves, read_results, read_study, write_table
+from recipes.studies.report import Arrival, Method, read_results, read_study, write_ratio, write_table
 from recipes.studies.run import main, run_study
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +24,7 @@ def test_statistics():
     assert crossing([0, 10, 20], [0.2, 0.4, 0.8], 0.5) == pytest.approx(12.5)
     assert crossing([0, 10], [0.2, 0.4], 0.5) is None
     assert crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
-    assert mean_and_error([1.0, 2.0, 3.0]) == {"mean": 2.0, "standard_error": pytest.approx(1 / 3**0.5), "n": 3}
-    assert mean_and_error([1.0])["standard_error"] is None
-    # Over what was measured.
-    assert moving_average([math.nan, 1.0, 3.0, math.nan], width=2).tolist()[1:] == [1.0, 2.0, 3.0]
+    assert write_mean([1.0, 2.0, 3.0], 100, 1) == "200.0 ± 57.7" and write_mean([1.0]) == "1.00"
     assert paired_standard_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
     with pytest.raises(ValueError, match="same"):
         paired_standard_error("01", "011")
@@ -46,32 +33,27 @@ def test_statistics():
 def test_files_of_a_run_that_was_interrupted(tmp_path):
     with pytest.raises(ValueError, match="file"):
         run_metrics(tmp_path)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":2}}\n{"step":3,"da')
-    put_aside(path)
-    path.write_text('{"step":2,"data":{"a":20}}\n{"step":3,"data":{"a":30}}\n')
-    assert run_metrics(tmp_path) == {1: {"a": 1}, 2: {"a": 20}, 3: {"a": 30}}
     (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
 
 @pytest.mark.parametrize(
-    ("baseline_arrives", "method_arrives", "bound", "n"),
+    ("baseline_arrives", "method_arrives", "ratio"),
     [
-        ((True, False), (True, True), ">", 2),
-        ((True, True), (False, True), "<", 2),
-        ((True, False), (False, True), "?", 2),
-        ((True, False), (True, False), "", 1),
+        # The geometric mean of pairs that are all 2.
+        ((True, True), (True, True), " (2.00 ± 0.00, 2/2)"),
+        ((True, False), (True, True), " (>2.00 ± 0.00, 2/2)"),
+        ((True, True), (False, True), " (<2.00 ± 0.00, 2/2)"),
+        ((True, False), (False, True), " (?2.00 ± 0.00, 2/2)"),
+        ((True, False), (True, False), " (2.00, 1/1)"),
+        ((False, False), (False, False), ""),
     ],
 )
-def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_arrives, bound, n):
+def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_arrives, ratio):
     baseline = {seed: Arrival(200.0, arrives) for seed, arrives in enumerate(baseline_arrives)}
     method = {seed: Arrival(100.0, arrives) for seed, arrives in enumerate(method_arrives)}
-    ratio = paired_ratio(baseline, method)
-    assert (ratio.bound, ratio.n, ratio.ahead) == (bound, n, n)
-    # The geometric mean of pairs that are all 2.
-    assert ratio.mean == pytest.approx(2.0) and ratio.log_error == (0.0 if n == 2 else None)
-    assert paired_ratio({0: Arrival(1.0, False)}, {0: Arrival(1.0, False)}) is None
+    assert write_ratio(method, baseline) == ("" if all(method_arrives) else ">") + "100" + ratio
+    assert write_ratio(method, None) == ("" if all(method_arrives) else ">") + "100"
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -83,17 +65,12 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
     assert any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES), table
 
 
-def test_stored_results_are_small_and_name_no_machine():
-    texts = [path.read_text() for path in (report.FOLDER / "results").iterdir()]
-    assert sum(map(len, texts)) < 1_000_000 and not any("/home/" in text or "/work/" in text for text in texts)
-
-
 def run_of(accuracies, **end):
     steps = list(range(0, 10 * len(accuracies), 10))
     return {"curve": {"steps": steps, "accuracy": accuracies}, "end": {"accuracy": accuracies[-1], **end}}
 
 
-def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive(tmp_path):
+def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive():
     ends = {"right (%)": ["accuracy", 100, 1], "seconds": ["seconds", 1, 2]}
     table = {"end": ends, "difference": "accuracy", "arrivals": ["steps"], "accuracies": [0.5], "digits": 1}
     study = {"methods": dict.fromkeys("abc"), "labels": {"a": "first"}, "table": table}
@@ -110,8 +87,6 @@ def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive(tmp_path):
     assert third == "| `c`, x=1 | 1 | 40.0 | - | - | never |"
     with pytest.raises(SystemExit, match="baseline d has no runs; there are: a, b, c"):
         write_table(study, results, "d")
-    plot_curves(results, "steps", tmp_path / "curves.png")
-    assert 5_000 < (tmp_path / "curves.png").stat().st_size < 150_000
 
 
 # ---- runs ----
@@ -183,7 +158,7 @@ class Fake(through_verl.VerlTask):
     script = "x.sh"
 
     def prepare(self):
-        (self.folder / "prepared").mkdir(parents=True, exist_ok=True)
+        pass
 
     def measure(self, policy, knobs):
         return {"accuracy": 0.25 if policy.name == "sft" else 0.75, "knob": float(knobs["LR"])}
@@ -196,12 +171,7 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
         started.append((knobs["SEED"], command[-1]))
         if knobs["SEED"] == "1":
             raise RuntimeError("the end of its log")
-        row = {
-            "timing_s/step": 3.0,
-            "timing_s/save_checkpoint": 1.0,
-            "timing_s/testing": 9.0,
-            "prime/filter/examined": 6,
-        }
+        row = {"timing_s/step": 3.0, "timing_s/save_checkpoint": 1.0, "prime/filter/examined": 6}
         lines = [json.dumps({"step": step, "data": row | {PAIR_ACCURACY: step / 10}}) for step in (1, 2)]
         run.mkdir(parents=True)
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -236,10 +206,8 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
     ("arguments", "message"),
     [
         (["compakt", "rloo"], "task='compakt'"),
-        (["compact", "rlo"], "method='rlo'"),
         (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch"),
         (["compact", "rloo", "paper"], "paper must be key=value"),
-        (["compact", "rloo", "--rollouts", "0"], "--rollouts=0"),
     ],
 )
 def test_bad_arguments_of_a_run_end_in_one_line(arguments, message, tmp_path, monkeypatch):

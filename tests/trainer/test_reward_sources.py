@@ -22,7 +22,7 @@ from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources, step_scorer
 from prime_ext.utils import transfer_queue as transfer
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 # The texts of the rollouts; the hole of the third one is a delimiter that is not the model's own.

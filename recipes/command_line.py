@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the recipes' programs."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "data": {"type": Path, "required": True, "help": "parquet file written by data.py"},
+    "limit": {"type": int, "help": "use only the first problems"},
+    "mean-error": {"type": float, "help": "mean error probability of the demonstrators"},
+    "model": {"type": Path, "required": True, "help": "Hugging Face folder, or checkpoint of verl"},
+    "output": {"type": Path, "required": True, "help": "JSON file to write"},
+    "output-dir": {"type": Path, "required": True, "help": "folder to write"},
+    "run-dir": {"type": Path, "required": True, "help": "folder of the run"},
+    "seed": {"type": int, "help": "of everything that is drawn"},
+    "step-rm": {"type": Path, "required": True, "help": "folder of the step reward model"},
+    "steps": {"type": int, "help": "of the optimizer"},
+    "test-size": {"type": int, "help": "held-out problems, for evaluation only"},
+}
+
+
+def read_options(description: str | None, *names: str) -> dict[str, Any]:
+    """Read options from the command line. Those that are not given are left out, so functions use their defaults."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=formatter, argument_default=argparse.SUPPRESS
+    )
+    for name in names:
+        parser.add_argument(f"--{name}", **OPTIONS[name])
+    return vars(parser.parse_args())

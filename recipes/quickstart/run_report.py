@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reports of the quickstarts: the summary, the learning curve, the transcripts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+from omegaconf import OmegaConf
+
+from prime_ext.config.variant import variant_line
+from prime_ext.generate.prm_description import versions
+from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
+from prime_ext.utils.report_page import Page, Span
+from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
+from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
+from recipes.run_statistics import (
+    PAIR_ACCURACY,
+    paired_standard_error,
+    read_seconds,
+    read_settings,
+    run_metrics,
+    series,
+)
+
+TRAIN_ACCURACY = "prime/accuracy/before_filter"
+DECODINGS = (("temperature_1", ORANGE, "o"), ("greedy", GREEN, "D"))
+# Folders of the policies whose responses are scored, and the number of responses that are shown.
+POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)}
+
+
+class Run(NamedTuple):
+    """A finished run, with its metrics by step, the evaluations of the policy before and after, and its knobs."""
+
+    folder: Path
+    metrics: dict[int, dict[str, float]]
+    before: dict[str, Any]
+    after: dict[str, Any]
+    settings: dict[str, str]
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run.
+
+    ``metrics.jsonl`` is written again without the repetitions of a resumed run; the parts of earlier starts stay.
+    """
+    metrics = run_metrics(folder)
+    write_json_lines(folder / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
+    before, after = (read_json(folder / f"evaluation_{when}.json") for when in ("before", "after"))
+    return Run(folder, metrics, before, after, read_settings(folder / "settings.txt"))
+
+
+def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the accuracies of two evaluations of the same problems, with standard errors."""
+    return {
+        "accuracy_before": before["accuracy"],
+        "accuracy_after": after["accuracy"],
+        "gain": after["accuracy"] - before["accuracy"],
+        "standard_error": {
+            "before": before["standard_error"],
+            "after": after["standard_error"],
+            "difference": paired_standard_error(before["outcomes"], after["outcomes"]),
+        },
+    }
+
+
+def write_gain(name: str, compared: Mapping[str, Any]) -> str:
+    """Write what :func:`gain` returns on one line."""
+    error = compared["standard_error"]
+    return (
+        f"  {name:<14}  {100 * compared['accuracy_before']:5.1f} ± {100 * error['before']:.1f} %  ->  "
+        f"{100 * compared['accuracy_after']:5.1f} ± {100 * error['after']:.1f} %   "
+        f"gain {100 * compared['gain']:+.1f} ± {100 * error['difference']:.1f} points"
+    )
+
+
+def describe_run(folder: Path) -> dict[str, Any]:
+    """Return what a summary says of the run itself."""
+    return {
+        "seconds": read_seconds(folder / "seconds.tsv"),
+        "settings": read_settings(folder / "settings.txt"),
+        "versions": versions(),
+    }
+
+
+def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[str]) -> str:
+    """Write what a reader should know about a run of PRIME, with some lines about its task."""
+    auc = {
+        policy: [write_number(row[name], ".2f") for name in ("outcome_auc", "auc")]
+        for policy, row in summary["process_rewards"].items()
+    }
+    return "\n".join(
+        [
+            "",
+            f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} "
+            f"steps of PRIME, variant {summary['variant']}:",
+            write_gain("temperature 1", summary),
+            write_gain("greedy", summary["greedy"]),
+            *lines,
+            "The PRM ranks right above wrong answers, and right above wrong steps, with probability (0.5 is chance):",
+            *(f"  {answers}, {steps} on responses of the {policy}" for policy, (answers, steps) in auc.items()),
+            "No label of a step was ever shown to it.",
+            write_seconds(summary),
+            f"Everything is in {run_dir}: summary.json, metrics.jsonl, learning_curve.png, transcripts.html",
+            "(responses with process rewards; open it in a browser), policy/ and prm/ (Hugging Face format), sft/ (the",
+            "warm start, which is also the reference), checkpoints/ and tensorboard/.",
+        ]
+    )
+
+
+def write_seconds(summary: Mapping[str, Any]) -> str:
+    """Write the seconds of the phases on one line."""
+    return "Seconds: " + ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items())
+
+
+def report_run(
+    run: Run,
+    title: str,
+    explanation: Sequence[str],
+    score: Callable[..., list[ScoredResponse]],
+    n_problems: int,
+    draw_more: Callable[[Axes, Axes], None],
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write ``learning_curve.png``, ``transcripts.html`` and ``summary.json``, and return the summary.
+
+    ``score`` returns the scored responses of a policy to ``n_problems`` held-out problems, given its folder, its name,
+    the problems, the PRM, the reference, the tokenizer and beta. The ``explanation`` heads the transcripts. The summary
+    has ``more`` keys; its accuracies at the top are at temperature 1.
+    """
+    plot_learning_curve(run, title, draw_more)
+    reference, tokenizer = load_model(run.folder / "sft")
+    prm, _ = load_model(run.folder / "prm")
+    problems = load_problems(run.folder / "data" / "test.parquet", n_problems)
+    beta = float(run.settings["BETA"])
+    statistics, sections = {}, {}
+    for name, (folder, shown) in POLICIES.items():
+        scored = score(run.folder / folder, name, problems, prm, reference, tokenizer, beta)
+        statistics[name] = step_statistics(scored)
+        sections[name] = scored[:shown]
+    page = render_transcripts([paragraph.format(beta=beta) for paragraph in explanation], statistics, sections)
+    write_text(run.folder / "transcripts.html", page)
+    summary = {
+        **gain(run.before["temperature_1"], run.after["temperature_1"]),
+        "greedy": gain(run.before["greedy"], run.after["greedy"]),
+        "variant": variant_line(OmegaConf.load(run.folder / "hydra" / ".hydra" / "config.yaml")),
+        "n_problems": run.after["n_problems"],
+        "steps": max(run.metrics),
+        "seed": int(run.settings["SEED"]),
+        **describe_run(run.folder),
+        "process_rewards": statistics,
+        **more,
+    }
+    # Written last: whoever finds it finds the rest.
+    write_json(run.folder / "summary.json", summary)
+    return summary
+
+
+def plot_learning_curve(run: Run, title: str, draw_more: Callable[[Axes, Axes], None]) -> None:
+    """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws into both panels."""
+    figure, axes = new_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
+    top, bottom = axes[:, 0]
+    last = max(run.metrics)
+    label = "training rollouts, before the filter (mean of 10 steps)"
+    draw_smoothed(top, *series(run.metrics, TRAIN_ACCURACY), BLUE, label=label)
+    for name, shade, marker in DECODINGS:
+        accuracies = [result[name]["accuracy"] for result in (run.before, run.after)]
+        errors = [2 * result[name]["standard_error"] for result in (run.before, run.after)]
+        label = f"{run.after['n_problems']:,} held-out problems, {name.replace('_', ' ')} (± 2 s.e.)"
+        style = {"color": shade, "marker": marker, "markersize": 7, "linestyle": "none", "capsize": 4, "zorder": 5}
+        top.errorbar([0, last], accuracies, errors, label=label, clip_on=False, **style)
+        for x, accuracy in zip((0, last), accuracies, strict=True):
+            # To the right of the marker; at the start below the rising curves, at the end outside the axes.
+            offset = (9, -8 if x == 0 and name == "temperature_1" else 0)
+            style = {"textcoords": "offset points", "va": "center", "color": shade, "fontweight": "bold"}
+            top.annotate(f"{100 * accuracy:.1f} %", (x, accuracy), xytext=offset, **style)
+    if PAIR_ACCURACY in run.metrics[last]:
+        label = "PRM: pairs of the same problem in the right order (mean of 10 steps)"
+        draw_smoothed(bottom, *series(run.metrics, PAIR_ACCURACY), BLUE, label=label)
+    draw_more(top, bottom)
+    bottom.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
+    top.set(ylim=(0, 1.02), ylabel="accuracy", title=title)
+    bottom.set(ylim=(0, 1.02), xlim=(0, last), xlabel="step", ylabel="share")
+    for axis in (top, bottom):
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axis.legend(loc="lower right", frameon=False, fontsize=9.5)
+    save(figure, run.folder / "learning_curve.png", dpi=150)
+
+
+def write_number(value: float | None, form: str = ".3f") -> str:
+    """Write a number, or a dash where there is none."""
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else format(value, form)
+
+
+def render_transcripts(
+    explanation: Sequence[str],
+    statistics: Mapping[str, Mapping[str, Any]],
+    sections: Mapping[str, Sequence[ScoredResponse]],
+) -> str:
+    """Render the page of scored responses: a row of statistics and a section for each policy."""
+    pieces = [piece for section in sections.values() for response in section for piece in response.pieces]
+    sizes = [abs(piece.reward) for piece in pieces if piece.reward is not None]
+    # One outlier must not turn all others white.
+    scale = max(float(np.quantile(sizes, 0.98)), 1e-6) if sizes else 1.0
+    page = Page("Process rewards")
+    for paragraph in explanation:
+        page.text(paragraph)
+    page.text(
+        f"Blue is rewarded, orange punished; full color is {scale:.2f} and more. Point at a piece for its reward. "
+        "Wrong steps are underlined. auc: how often a right step has a higher r than a wrong one (0.5 is chance, 1 is "
+        "perfect); outcome auc: the same for the answers, by the sum of r, which orders responses and is not a logit."
+    )
+    names = list(next(iter(statistics.values()), {}))
+    rows = [[policy, *(write_number(row[name]) for name in names)] for policy, row in statistics.items()]
+    page.table(["", *(name.replace("_", " ") for name in names)], rows)
+    for name, section in sections.items():
+        page.heading(name.capitalize())
+        page.text(f"One response at temperature 1 to each of the first {len(section)} held-out problems.")
+        for response in section:
+            right = [piece.right for piece in response.pieces if piece.right is not None]
+            page.text(
+                f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right answer "
+                f"{response.problem.ground_truth}), {right.count(False)} of {len(right)} steps wrong, sum of r "
+                f"{response.reward_sum:+.2f}"
+            )
+            spans = []
+            for piece in response.pieces:
+                paid = piece.reward is not None
+                note = f"r = {piece.reward:+.4f}" if paid else ""
+                spans.append(Span(piece.text, piece.reward / scale if paid else None, note, piece.wrong))
+            page.transcript(spans)
+    return page.html()
