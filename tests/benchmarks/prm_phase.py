@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's phase of a step against the policy's update, on verl's engines, with the passes over tokens counted.
+"""The PRM's phase of a step against the policy's update, on verl's engines.
 
     python tests/benchmarks/prm_phase.py
     python tests/benchmarks/prm_phase.py --device cuda --models PATH --rows 64 --response 2048 --micro-batch 8
@@ -9,7 +9,7 @@ phase is the sum of its passes. Times are seconds of the process (on a GPU: of t
 stops a process without asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this
 file.
 
-Models: ``tiny``, ``smollm2-135m`` (random weights in that shape), or the folder of a model.
+Models: ``smollm2-135m`` (random weights in that shape), or the folder of a model.
 """
 
 import statistics
@@ -22,9 +22,10 @@ from typing import Any
 
 import harness
 import torch
-from engines import PassCounter, Rollouts, build_worker, fused_by, module_of, save_llama, score, smollm2_135m
+from engines import Rollouts, build_worker, chunked, save_llama, score
 from transformers import AutoConfig
 
+SMOLLM2 = "smollm2-135m"
 # Passes of each variant. A shared reference has been computed for the policy already: its old log-probabilities, or
 # those of its KL penalty's reference model. "twice" is the order of work of verl's recipe for PRIME.
 VARIANTS = {
@@ -47,13 +48,6 @@ VARIANTS = {
 }
 
 
-def build_model(name: str, folder: Path) -> Path:
-    """The model's folder."""
-    if name == "tiny":
-        return save_llama(folder / name, 2048, 128, 6, 4)
-    return smollm2_135m(folder / name) if name == "smollm2-135m" else Path(name)
-
-
 def clock_of(device: str) -> Callable[[], float]:
     """Seconds of the processor, or on a GPU of the clock when it is done."""
     if device == "cpu":
@@ -67,7 +61,7 @@ def clock_of(device: str) -> Callable[[], float]:
 
 
 def measure(path: Path, options: Namespace) -> dict[str, Any]:
-    """Seconds and tokens of each pass, and the ratio of each variant to the policy's update."""
+    """Seconds of each pass, and the ratio of each variant to the policy's update."""
     config = AutoConfig.from_pretrained(path)
     rollouts = Rollouts(options.rows, options.prompt, options.response, config.vocab_size)
     built: dict[str, Any] = {"micro_batch_size": options.micro_batch, "checkpointing": not options.keep_activations}
@@ -75,18 +69,14 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
     reference = build_worker(path, role="reference", **built)
     lora = build_worker(path, lora_rank=16, **built)
     half, third = (build_worker(path, trainable_layers=config.num_hidden_layers // part, **built) for part in (2, 3))
-    counter = PassCounter()
-    for worker in (policy, prm, reference, lora, half, third):
-        counter.watch(worker)
     shared = score(policy, rollouts)
     mini_batch = options.rows // options.optimizer_steps
-    tokens: dict[str, dict[str, int]] = {}
 
     def update(worker: Any) -> Callable[[], object]:
         return lambda: worker.update_and_score(rollouts.prm_data(shared, mini_batch))
 
     def chunked_update() -> object:
-        with fused_by(prm, "chunked"):
+        with chunked(prm):
             return update(prm)()
 
     passes: dict[str, Callable[[], object]] = {
@@ -95,23 +85,13 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
         "score": lambda: score(prm, rollouts),
         "update": update(prm),
         "chunked_update": chunked_update,
-        "lora_reference": lambda: score(lora, rollouts, without_adapter=True),
+        "lora_reference": lambda: score(lora, rollouts, no_lora_adapter=True),
         "lora_update": update(lora),
         "half_update": update(half),
         "third_update": update(third),
     }
-
-    def counted(name: str, run: Callable[[], object]) -> Callable[[], object]:
-        def call() -> None:
-            counter.take()
-            run()
-            tokens[name] = counter.take()
-
-        return call
-
-    functions = {name: counted(name, run) for name, run in passes.items()}
-    # The first round builds the optimisers' states.
-    seconds = harness.in_turn(functions, options.repeats, clock_of(options.device))
+    # The first round builds the optimizers' states.
+    seconds = harness.in_turn(passes, options.repeats, clock_of(options.device))
     variants = {}
     for variant, parts in VARIANTS.items():
         rounds = zip(*(seconds[part] for part in parts), strict=True)
@@ -119,21 +99,15 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
         variants[variant] = {
             "phase_over_policy_update": round(statistics.median(values), 3),
             "lowest_and_highest": [round(values[0], 3), round(values[-1], 3)],
-            "tokens": {kind: sum(tokens[part][kind] for part in parts) for kind in tokens["update"]},
         }
-    return {
-        "parameters": sum(p.numel() for p in module_of(policy).parameters()),
-        "padded_tokens_of_one_pass": tokens["reference"]["forward"],
-        "policy_update_tokens": tokens["policy_update"],
-        "median_seconds": {key: round(statistics.median(values), 3) for key, values in seconds.items()},
-        "variants": variants,
-    }
+    medians = {key: round(statistics.median(values), 3) for key, values in seconds.items()}
+    return {"median_seconds": medians, "variants": variants}
 
 
 def main() -> None:
     parser = harness.parser(__doc__, optimizer_steps=1, repeats=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--models", nargs="+", default=["tiny", "smollm2-135m"])
+    parser.add_argument("--models", nargs="+", default=[SMOLLM2])
     parser.add_argument("--rows", type=int, default=8, help="rollouts")
     parser.add_argument("--prompt", type=int, default=16, help="tokens of a prompt")
     parser.add_argument("--response", type=int, default=64, help="longest response; the shortest has half of it")
@@ -141,7 +115,9 @@ def main() -> None:
     parser.add_argument("--keep-activations", action="store_true", help="no activation recomputation")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = {name: measure(build_model(name, Path(folder)), options) for name in options.models}
+        sizes = {"intermediate_size": 1536, "num_key_value_heads": 3}
+        smollm2 = save_llama(Path(folder), 49152, 576, 30, 9, **sizes)
+        results = {name: measure(smollm2 if name == SMOLLM2 else Path(name), options) for name in options.models}
     harness.record(options, {"results": results}, device=options.device)
 
 

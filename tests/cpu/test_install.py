@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installing CPU mode in a fresh process: what gets registered, and when."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from prime_ext.cpu.install import keep_linear_weights
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -67,3 +72,8 @@ assert PlatformRegistry.get("cpu") is None
 print("untouched")
 """
     assert run_python(code, VERL_PLATFORM="").stdout.strip().endswith("untouched")
+
+
+def test_a_vllm_without_the_patched_function_is_refused():
+    with pytest.raises(RuntimeError, match="dispatch_cpu_unquantized_gemm, which this vLLM does not have"):
+        keep_linear_weights(json)

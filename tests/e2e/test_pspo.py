@@ -12,7 +12,6 @@ pytestmark = pytest.mark.slow
 
 def test_ppo_with_rewards_at_step_ends(tmp_path):
     """As the paper, with critic and GAE, but for where the reward is paid, and half a point for the right answer."""
-    harness.write_inputs(tmp_path)
     overrides = [
         "trainer.total_training_steps=2",
         "trainer.total_epochs=50",
@@ -27,8 +26,7 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
         f"step_scorer.model_path={harness.write_step_rm(tmp_path)}",
         f"pspo.log_path={tmp_path}/run/responses",
     ]
-    harness.run(tmp_path, tmp_path / "run", overrides, config="pspo_trainer_cpu")
-    metrics = harness.metrics(tmp_path / "run")
+    metrics = harness.train(tmp_path, overrides, harness.PSPO)
     assert sorted(metrics) == [1, 2]
     for step in (1, 2):
         logged = metrics[step]
