@@ -103,7 +103,7 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunCh
 
 
 def folder_in_use(config: "DictConfig") -> str:
-    """Why no run may start in the folder of this one; empty if it may."""
+    """Return why no run may start in the folder of this one; empty if it may."""
     if config.trainer.get("val_only", False):
         return ""
     lock = RunLock(Path(config.trainer.default_local_dir))

@@ -22,11 +22,7 @@ TOOL_LOOP_NAME = "seeded_tool_agent"
 
 
 def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
-    """Seed of one sample from the fields that verl's V1 trainer gives an agent loop.
-
-    Raises:
-        ValueError: a field is missing, as it is under verl's older trainer.
-    """
+    """Return the seed of one sample from the fields that verl's V1 trainer gives an agent loop; ValueError without."""
     missing = [name for name in ("global_steps", "session_id", "raw_prompt") if name not in sample]
     if missing:
         raise ValueError(

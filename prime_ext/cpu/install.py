@@ -14,7 +14,9 @@ extension class of verl.
 import functools
 import importlib.metadata
 import os
+import pkgutil
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -53,25 +55,22 @@ def _patch_value_model_loading(module: ModuleType) -> None:
     module.load_valuehead_model = load_valuehead_model  # type: ignore[attr-defined]
 
 
-def _register_engines(module: ModuleType) -> None:
-    import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
-
-
 def _register_replica(module: ModuleType) -> None:
-    def load_replica_class():
-        from prime_ext.cpu.rollout import TransformersReplica
-
-        return TransformersReplica
-
-    module.RolloutReplicaRegistry.register(ROLLOUT_NAME, load_replica_class)
+    name = "prime_ext.cpu.rollout.TransformersReplica"
+    module.RolloutReplicaRegistry.register(ROLLOUT_NAME, lambda: pkgutil.resolve_name(name))
 
 
 def _register_weight_receiver(module: ModuleType) -> None:
     module._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
 
 
-def _register_agent_loops(module: ModuleType) -> None:
-    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loops)
+def _import(name: str) -> Callable[[ModuleType], None]:
+    """Return a hook that imports a module, which registers what it has."""
+
+    def import_registering(module: ModuleType) -> None:
+        importlib.import_module(name)
+
+    return import_registering
 
 
 def alias_vllm_distribution() -> None:
@@ -92,11 +91,7 @@ def alias_vllm_distribution() -> None:
 def keep_linear_weights(module: ModuleType) -> None:
     """Let vLLM's linear layers on the CPU compute with their own weight.
 
-    Args:
-        module: ``vllm.model_executor.layers.utils``.
-
-    Raises:
-        RuntimeError: the function that packs the weight is gone.
+    RuntimeError: the function that packs the weight is gone from ``vllm.model_executor.layers.utils``.
     """
     name = "dispatch_cpu_unquantized_gemm"
     if not hasattr(module, name):
@@ -122,12 +117,12 @@ def keep_linear_weights(module: ModuleType) -> None:
 _ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": _register_weight_receiver,
-    "verl.experimental.agent_loop": _register_agent_loops,
+    "verl.experimental.agent_loop": _import("prime_ext.cpu.agent_loop"),
 }
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
     "verl.utils.model": _patch_value_model_loading,
-    "verl.workers.engine.fsdp": _register_engines,
+    "verl.workers.engine.fsdp": _import("prime_ext.cpu.engine"),
     "vllm.model_executor.layers.utils": keep_linear_weights,
 }
 # Modules that copy a patched function with "from ... import": they have to be imported after install().

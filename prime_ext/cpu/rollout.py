@@ -43,11 +43,7 @@ def _check_config(config: RolloutConfig) -> None:
 
 
 class TransformersReplica(RolloutReplica):
-    """One rollout server per training rank, on the rank's node.
-
-    Raises:
-        ValueError: tensor, data or pipeline parallelism is asked for, or the replica is for a reward or teacher model.
-    """
+    """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is asked for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,19 +55,15 @@ class TransformersReplica(RolloutReplica):
         """Start the server actor and wait until its model is loaded."""
         node_id, devices = await self.workers[0].__ray_call__.remote(_node_and_devices)
         name = _server_name(self.replica_rank, self.name_suffix)
-        server = (
-            ray.remote(TransformersServer)
-            .options(
-                name=name,
-                num_cpus=0,
-                max_concurrency=self.max_concurrency,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
-                runtime_env={
-                    "env_vars": devices | {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
-                },
-            )
-            .remote(self.config, self.model_config)
+        forwarded = {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
+        actor = ray.remote(TransformersServer).options(
+            name=name,
+            num_cpus=0,
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+            runtime_env={"env_vars": devices | forwarded},
         )
+        server = actor.remote(self.config, self.model_config)
         await server.ping.remote()
         self.servers = [server]
         self._server_handle = server
@@ -110,8 +102,7 @@ class TransformersServerAdapter(BaseRollout):
     ) -> None:
         """Send all weights; requests in flight finish first with the old ones.
 
-        Raises:
-            ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
+        ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
         """
         if wire_format != "named_tensors":
             raise ValueError(

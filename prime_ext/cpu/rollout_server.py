@@ -41,17 +41,11 @@ _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def build_request(
-    prompt_ids: Sequence[int],
-    sampling_params: Mapping[str, Any],
-    *,
-    config: RolloutConfig,
-    max_model_len: int,
-    seed: int,
+    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], config: RolloutConfig, max_model_len: int, seed: int
 ) -> GenerationRequest:
     """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server limits them.
 
-    Raises:
-        ValueError: the prompt leaves no room, or a sampling parameter is not supported.
+    ValueError: the prompt leaves no room, or a sampling parameter is not supported.
     """
     room = max_model_len - len(prompt_ids)
     if room < 1:
@@ -157,9 +151,7 @@ class TransformersServer:
     ) -> TokenOutput:
         """Complete one prompt. While the server is paused or loads weights, the request waits (or is turned away).
 
-        Raises:
-            ValueError: images, video or audio, a prompt that is too long, or an unsupported sampling parameter.
-            RuntimeError: the generation failed, or the weights are not complete.
+        ValueError: the request is not supported. RuntimeError: the generation failed, or the weights are not complete.
         """
         if image_data or video_data or audio_data:
             raise ValueError("rollout.name=transformers generates from text only; remove images, video and audio.")
@@ -173,9 +165,7 @@ class TransformersServer:
             seed = sampling_params.get("seed")
             if seed is None:
                 seed = stable_seed(self.config.seed, self.global_steps, prompt, self._prompt_counts[prompt])
-            request = build_request(
-                prompt, sampling_params, config=self.config, max_model_len=self._max_model_len, seed=seed
-            )
+            request = build_request(prompt, sampling_params, self.config, self._max_model_len, seed)
             self._prompt_counts[prompt] += 1
             future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
             self._futures[self._generator.submit(request)] = future
@@ -235,11 +225,7 @@ class TransformersServer:
             await self._changed.wait_for(lambda: not self._futures)
 
     async def begin_weight_update(self) -> None:
-        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`.
-
-        Raises:
-            RuntimeError: an update is under way.
-        """
+        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`."""
         if self._loader is not None:
             raise RuntimeError("A weight update is under way; finish or abandon it first.")
         self._loader = WeightLoader(self.model)

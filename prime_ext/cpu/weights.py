@@ -41,8 +41,7 @@ class WeightLoader:
     def load(self, bucket: bytes) -> None:
         """Copy the tensors of a bucket into the model.
 
-        Raises:
-            ValueError: unknown name, other shape, or two values for one tied weight.
+        ValueError: a name is unknown, a shape differs, or one tied weight has two values.
         """
         for name, tensor in safetensors.torch.load(bucket).items():
             target = self._targets.get(name)
@@ -67,11 +66,7 @@ class WeightLoader:
             self._received[id(target)] = name
 
     def finish(self) -> None:
-        """Check that every weight arrived.
-
-        Raises:
-            ValueError: some did not.
-        """
+        """Check that every weight arrived; ValueError if some did not."""
         missing = sorted({name for name, target in self._targets.items() if id(target) not in self._received})
         if missing:
             shown = ", ".join(missing[:3])

@@ -31,21 +31,14 @@ Metrics = Mapping[int, Mapping[str, float | None]]
 
 @dataclass(frozen=True)
 class RunChecks:
-    """What a healthy run leaves.
+    """What a healthy run leaves."""
 
-    Attributes:
-        path: of the metrics file.
-        finite: metrics that must have been logged, with a finite number every time.
-        reached: metrics by name, and the least last value; one of them is enough. ``step`` is the step itself.
-        without_gaps: whether every step from the first one to the last must have been logged.
-        checkpoints: folder that must hold a complete checkpoint; None for none.
-    """
-
-    path: Path
-    finite: tuple[str, ...]
+    path: Path  # of the metrics file
+    finite: tuple[str, ...]  # metrics that must have been logged, with a finite number every time
+    # Metrics by name, and their least last value; one of them is enough. ``step`` is the step itself.
     reached: Mapping[str, float] = field(default_factory=dict)
-    without_gaps: bool = True
-    checkpoints: Path | None = None
+    without_gaps: bool = True  # whether every step from the first one to the last must have been logged
+    checkpoints: Path | None = None  # folder that must hold a complete checkpoint
 
     def problems(self) -> list[str]:
         """Return one line for everything that is wrong with the metrics or the checkpoints."""
@@ -75,7 +68,7 @@ class RunChecks:
         return problems
 
     def finish(self) -> None:
-        """Check a run that has ended. Ends the process with status 1 and one line per problem, if there are any."""
+        """Check a run that has ended. Exit with status 1 and one line per problem, if there are any."""
         problems = self.problems()
         for problem in problems:
             print(f"prime_ext: does not hold: {problem}", file=sys.stderr)
@@ -85,11 +78,7 @@ class RunChecks:
 
 
 def checks_requested() -> bool:
-    """Return whether ``PRIME_EXT_CHECKS`` asks for checks.
-
-    Raises:
-        SettingsError: it has another value than ``default``.
-    """
+    """Return whether ``PRIME_EXT_CHECKS`` is ``default``. SettingsError: it has another value."""
     word = os.environ.get(ENVIRONMENT)
     if word and word != DEFAULT:
         raise SettingsError(f"{ENVIRONMENT}={word} is not known; the only value is {DEFAULT}")
@@ -97,12 +86,9 @@ def checks_requested() -> bool:
 
 
 def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
-    """Return what every healthy RL run of a configuration leaves; None if nothing asks for checks.
+    """Return what every healthy RL run with metrics in ``path`` leaves; None if ``PRIME_EXT_CHECKS`` is not set.
 
-    ``path`` is that of the metrics file; None if the run writes none.
-
-    Raises:
-        SettingsError: ``PRIME_EXT_CHECKS`` is not known, or there is no metrics file.
+    SettingsError: its value is not known, or the run has no metrics file.
     """
     if not checks_requested():
         return None

@@ -29,16 +29,13 @@ class CheckpointDamaged(RuntimeError):
 
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     """Declare a checkpoint whole, with the files it has now."""
-    sizes = {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARKER
-    }
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MARKER]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_json(folder / MARKER, {**contents, "files": sizes})
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint that was declared whole; empty if nothing is.
+    """Return what is wrong with a checkpoint that was declared whole; empty if nothing is.
 
     Files may have grown: file systems of several nodes report sizes late.
     """
@@ -81,34 +78,33 @@ def _tracked_step(root: Path) -> int | None:
 
 
 def complete_steps(root: Path) -> list[int]:
-    """Steps of the whole checkpoints below ``root``, oldest first.
-
-    The one that the tracker names is whole even without a marker, because the tracker is written last.
-    """
+    """Return the steps of the whole checkpoints below ``root``, oldest first."""
     return [step for step, problem in _declared(root).items() if not problem]
 
 
 def _folders(root: Path) -> dict[int, Path]:
-    """The folders of checkpoints below ``root``, by step."""
-    found = {folder: _FOLDER.fullmatch(folder.name) for folder in root.glob("global_step_*") if folder.is_dir()}
-    return {int(match[1]): folder for folder, match in found.items() if match}
+    """Return the folders of checkpoints below ``root``, by step."""
+    folders = [folder for folder in root.glob("global_step_*") if folder.is_dir()]
+    return {int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))}
 
 
 def _declared(root: Path) -> dict[int, str]:
-    """The checkpoints that were declared whole, and what is wrong with each."""
-    tracked, found = _tracked_step(root), {}
+    """Return the steps of checkpoints that were declared whole, and what is wrong with each.
+
+    The one that the tracker names is whole even without a marker, because the tracker is written last.
+    """
+    tracked = _tracked_step(root)
+    problems = {}
     for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
-            found[step] = damage(folder)
+            problems[step] = damage(folder)
         elif step == tracked:
-            found[step] = ""
-    return found
+            problems[step] = ""
+    return problems
 
 
 def repair_tracker(root: Path) -> int | None:
-    """Let the tracker name the latest whole checkpoint. Returns its step, or None when there is none.
-
-    A tracker that already names a whole checkpoint is left alone.
+    """Let the tracker name the latest whole checkpoint, unless it names one. Return its step; None if there is none.
 
     Raises:
         CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
@@ -134,15 +130,14 @@ def repair_tracker(root: Path) -> int | None:
     return steps[-1]
 
 
-def prune(root: Path, keep: int | None, newest: int) -> list[int]:
+def prune(root: Path, keep: int | None, newest: int) -> None:
     """Delete whole checkpoints older than the ``keep`` latest ones, and remains of unfinished saves before ``newest``.
 
-    Nothing is deleted when ``keep`` is None. Returns the deleted steps.
+    Nothing is deleted when ``keep`` is None.
     """
     if not keep:
-        return []
+        return
     kept = set([step for step in complete_steps(root) if step <= newest][-keep:])
-    deleted = []
     for step, folder in sorted(_folders(root).items()):
         if step < newest and step not in kept:
             mark_incomplete(folder)
@@ -150,6 +145,3 @@ def prune(root: Path, keep: int | None, newest: int) -> list[int]:
                 shutil.rmtree(folder)
             except OSError as error:
                 logger.warning("old checkpoint %s could not be deleted: %s", folder, error)
-            else:
-                deleted.append(step)
-    return deleted

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead.
-And one line on the console for what happens (:mod:`prime_ext.run.console`)."""
+"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +21,6 @@ from prime_ext.run.ray_cluster import require_resources
 from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
 
-logger = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
 else:
@@ -35,12 +31,7 @@ class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
-        """verl's set-up of workers and models, once nobody else works in the folder.
-
-        Raises:
-            RunFolderInUse: somebody does.
-            ClusterTooSmall: Ray has fewer logical CPUs than the run reserves.
-        """
+        """Set up workers and models as verl does. Raises ``RunFolderInUse`` and ``ClusterTooSmall`` before that."""
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
@@ -49,11 +40,7 @@ class GuardedRunMixin(_Trainer):
         super().init()
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """verl's training; the wait for rollouts ends when one of those that make them dies.
-
-        Raises:
-            WorkerDied: see there.
-        """
+        """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
         self._watch = WorkerWatch(workers_of(self, agent_loop_manager))
         buffer, wait = self.replay_buffer, self.replay_buffer._wait_for_next_poll
 
@@ -62,11 +49,9 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments, **keywords)
 
         buffer._wait_for_next_poll = checked
-        console: AbstractContextManager[None] = nullcontext()
-        if logs_to_console(self.config):
-            console = replace_console(trainer_base, ConsoleLines(self.total_training_steps))
+        lines = ConsoleLines(self.total_training_steps)
         try:
-            with console:
+            with replace_console(trainer_base, lines) if logs_to_console(self.config) else nullcontext():
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -77,13 +62,15 @@ class GuardedRunMixin(_Trainer):
             raise
 
     def _end_tokens(self) -> set[int]:
-        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        """Return the tokens that end a response: the tokenizer's, and those of the model's generation settings."""
         path = Path(self.config.actor_rollout_ref.model.path)
-        told = (path / "generation_config.json").is_file()
-        return end_tokens(self.tokenizer, GenerationConfig.from_pretrained(path) if told else GenerationConfig())
+        has_settings = (path / "generation_config.json").is_file()
+        return end_tokens(
+            self.tokenizer, GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
+        )
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's, and the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
+        """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
@@ -96,17 +83,17 @@ class GuardedRunMixin(_Trainer):
         time.sleep(seconds)
 
     def _load_checkpoint(self) -> None:
-        if self.config.trainer.resume_mode == "auto":
-            checkpoint.repair_tracker(Path(self.config.trainer.default_local_dir))
+        trainer = self.config.trainer
+        if trainer.resume_mode == "auto":
+            checkpoint.repair_tracker(Path(trainer.default_local_dir))
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
-        trainer = self.config.trainer
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
             self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
 
     def _checkpoint_folder(self) -> Path:
-        """Where verl has just resumed from."""
+        """Return the folder that verl has just resumed from."""
         if self.config.trainer.resume_mode == "resume_path":
             return Path(self.config.trainer.resume_from_path)
         return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
@@ -122,7 +109,7 @@ class GuardedRunMixin(_Trainer):
         """Save everything, declare the checkpoint whole, and only then delete older ones."""
         trainer = self.config.trainer
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
-            # Nobody knows when it is whole; verl writes its tracker by itself then.
+            # verl writes its tracker by itself when it is complete, and does not report that.
             super()._save_checkpoint()
             return
         start = time.monotonic()
@@ -135,9 +122,7 @@ class GuardedRunMixin(_Trainer):
             super()._save_checkpoint()
         checkpoint.mark_complete(folder, {"global_step": self.global_steps})
         self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
-        deleted = checkpoint.prune(root, keep, self.global_steps)
-        if deleted:
-            logger.info("deleted checkpoints of steps %s", deleted)
+        checkpoint.prune(root, keep, self.global_steps)
 
 
 @contextmanager
@@ -154,21 +139,18 @@ def _without_retention(config: DictConfig) -> Iterator[None]:
             config.trainer.update(saved)
 
 
-# ---- whether the processes that a trainer waits for are still there ------------------------------------------------
-
-# verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill it:
-# a dead agent-loop worker leaves it waiting for ever, a dead reward worker or rollout server makes rollouts fail.
-SECONDS_BETWEEN_LOOKS = 5.0
-
-
 class WorkerDied(RuntimeError):
     """A process that the run needs has died; the message is one line."""
 
 
 class WorkerWatch:
-    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails."""
+    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails.
 
-    def __init__(self, actors: Mapping[str, Any], seconds: float = SECONDS_BETWEEN_LOOKS):
+    verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill
+    it: a dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], seconds: float = 5.0):
         self._actors = dict(actors)
         self._seconds = seconds
         self._asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
@@ -183,19 +165,16 @@ class WorkerWatch:
             raise WorkerDied(death)
 
     def death(self) -> str:
-        """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds.
-
-        Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
-        """
+        """Return who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds."""
         try:
-            # First the answers to what was asked before that.
+            # First the answers to what was asked before.
             return self._look(0.0) or self._look(2.0)
         except Exception:
             # Ray itself is gone.
             return ""
 
     def _look(self, seconds: float) -> str:
-        """Who of those that answer in that time is dead, in one line; the others are asked again."""
+        """Return who of those that answer in that time is dead, in one line; ask the others again."""
         if not self._asked:
             return ""
         answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=seconds)
@@ -212,7 +191,7 @@ class WorkerWatch:
 
 
 def cause_of_death(error: RayActorError) -> str:
-    """What Ray says of the end of a process, in one line."""
+    """Return what Ray says of the end of a process, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("The actor is dead because") or "exit" in line.lower()]
     # Ray goes on with a list of common causes.
@@ -220,13 +199,10 @@ def cause_of_death(error: RayActorError) -> str:
 
 
 def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Those that fill the store: agent-loop workers, reward workers, rollout servers. By name, for a message."""
-    found = {
-        f"agent-loop worker {number}": worker
-        for number, worker in enumerate(getattr(agent_loop_manager, "agent_loop_workers", None) or [])
-    }
-    for number, worker in enumerate(trainer.get_reward_handles() or []):
-        found[f"reward worker {number}"] = worker
+    """Return those that fill the store, by name: agent-loop workers, reward workers, rollout servers."""
+    loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
+    found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
+    found |= {f"reward worker {number}": worker for number, worker in enumerate(trainer.get_reward_handles() or [])}
     for manager in (trainer.llm_server_manager, getattr(trainer, "standalone_server_manager", None)):
         for replica in manager.get_replicas() if manager is not None else []:
             for number, server in enumerate(replica.servers):

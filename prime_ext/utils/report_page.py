@@ -100,19 +100,12 @@ def color(strength: float) -> str:
 
 
 class Span(NamedTuple):
-    """A piece of a transcript: a token, a step or a turn.
-
-    Attributes:
-        text: as the model wrote it.
-        strength: color from -1 (orange) to 1 (blue); None for no color.
-        note: shown where a reader points at the text.
-        wrong: underline it.
-    """
+    """A piece of a transcript: a token, a step or a turn."""
 
     text: str
-    strength: float | None = None
-    note: str = ""
-    wrong: bool = False
+    strength: float | None = None  # color from -1 (orange) to 1 (blue)
+    note: str = ""  # shown where a reader points at the text
+    wrong: bool = False  # underlined
 
 
 class Page:
@@ -191,7 +184,7 @@ class Page:
 
     def write(self, stem: Path) -> list[Path]:
         """Write ``stem.md`` and ``stem.html``, whole or not at all. Returns them."""
-        texts = {f"{stem.name}.md": self.markdown(), f"{stem.name}.html": self.html()}
-        for name, text in texts.items():
-            write_text(stem.with_name(name), text)
-        return [stem.with_name(name) for name in texts]
+        paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "html")]
+        for path, text in zip(paths, (self.markdown(), self.html()), strict=True):
+            write_text(path, text)
+        return paths

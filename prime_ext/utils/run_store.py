@@ -30,12 +30,9 @@ class RunError(ValueError):
 def command(
     name: str, *wrong: type[Exception], interrupted: str = "interrupted; the same command goes on from here"
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130.
+    """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
-    Args:
-        name: of the program, before the line.
-        wrong: errors that the user can mend, besides ``RunError``.
-        interrupted: the line after Ctrl-C; it says what the program keeps.
+    ``RunError`` and ``wrong``, which the user can mend, have exit code 2. Ctrl-C has 130 and the line ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -83,16 +80,9 @@ def find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, s
 
 
 def check_identity(where: Path, recorded: Any, identity: Any, advice: str = "choose another --output") -> None:
-    """Compare the identity that a run recorded with that of this run.
+    """Compare the identity that the run in ``where`` recorded with that of this run, which JSON can hold.
 
-    Args:
-        where: the folder or file of the run, for the message.
-        recorded: as it was read back from JSON.
-        identity: of this run; anything that ``json`` writes.
-        advice: what the user can do about it.
-
-    Raises:
-        RunError: they differ; the message names the first setting that does.
+    ``RunError``: they differ. The message names the first setting that does, and gives the ``advice``.
     """
     for key, old, new in find_differences(recorded, json.loads(json.dumps(identity))):
         raise RunError(f"{where} holds a run with {key} {old}, now it is {new}; {advice}")
@@ -122,10 +112,7 @@ def run_folder(
 
 @contextmanager
 def lock_folder(folder: Path, advice: str = "choose another --output", wait: bool = False) -> Iterator[None]:
-    """Lock a folder until the context or this process ends, however that ends.
-
-    ``RunError``: another process has the lock. With ``wait`` it is waited for.
-    """
+    """Lock a folder until the context or this process ends. ``RunError``: another has it, unless ``wait`` is set."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -142,12 +129,12 @@ class LineFile:
 
     Args:
         path: of the file; it need not exist.
-        key: of a row.
+        key: returns the key of a row.
         fields: names of what a line holds; None for any.
         wanted: the keys that belong here, in order; None for any, in the order in which they come.
 
     Raises:
-        RunError: a line that is no such object, or belongs to no wanted key, or is there twice. Nothing is changed.
+        RunError: a line is broken, belongs to no wanted key, or is there twice. Nothing is changed.
     """
 
     def __init__(

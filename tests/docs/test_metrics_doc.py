@@ -31,7 +31,3 @@ def test_the_page_names_no_metric_that_nobody_logs():
     # Names with a part to fill in, such as a data source, are verl's and stand for many.
     named = {name for name in metric_names.names_on_page() if "<" not in name}
     assert named - metric_names.names_in_code() - EVERY_LOGGED == set()
-
-
-def test_no_metric_has_a_prefix_that_these_tests_do_not_look_for():
-    assert metric_names.unknown_prefixes() == set()

@@ -123,9 +123,8 @@ def test_prune_keeps_the_latest_whole_ones_and_removes_remains(tmp_path, keep, n
         save(tmp_path, step, str(step))
         if step == 2:
             save(tmp_path, 3, "torn", 5)
-    deleted = checkpoint.prune(tmp_path, keep, newest=newest)
+    checkpoint.prune(tmp_path, keep, newest=newest)
     assert steps_on_disk(tmp_path) == left and (tmp_path / "notes.txt").exists()
-    assert sorted(deleted + left) == [2, 3, 4, 6, 8]
     assert resumes_from(tmp_path) == 8
 
 

@@ -21,13 +21,11 @@ class Answer:
     finish: str = "stop"
     tokens: int | None = None
     prompt_tokens: int | None = None
-    prompt_log_probs: list | None = None
 
 
 def prompt_of(payload):
-    """The raw text, its tokens, or the last message of the chat."""
-    prompt = payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
-    return tuple(prompt) if isinstance(prompt, list) else prompt
+    """The raw text, or the last message of the chat."""
+    return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
 
 class ScriptedServer:
@@ -48,11 +46,8 @@ class ScriptedServer:
     ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or
     bytes that are sent as they are.
 
-    Attributes:
-        requests: payloads in the order they came.
-        headers: of the same requests.
-        counts: requests by prompt.
-        most_active: requests at the same time, at most.
+    ``requests`` and ``headers`` are those that came, in their order, ``counts`` the requests by prompt, ``most_active``
+    the most at the same time.
     """
 
     def __init__(
@@ -73,27 +68,13 @@ class ScriptedServer:
         self.active = self.most_active = 0
         self.base_url = None
 
-    # ---- answers -----------------------------------------------------------------------------------------------------
-
-    def _answer(self, prompt, payload):
-        found = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
-        return found if isinstance(found, Answer) else Answer(found)
-
     def _completion(self, prompt, payload):
-        answer = self._answer(prompt, payload)
+        answer = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
+        answer = answer if isinstance(answer, Answer) else Answer(answer)
         chat = "messages" in payload
         said = {"message": {"role": "assistant", "content": answer.text}} if chat else {"text": answer.text}
         tokens = len((answer.text or "").split()) + 1 if answer.tokens is None else answer.tokens
-        n_prompt = (
-            len(prompt if isinstance(prompt, tuple) else prompt.split())
-            if answer.prompt_tokens is None
-            else answer.prompt_tokens
-        )
-        if answer.prompt_log_probs is not None:
-            pairs = zip(prompt, answer.prompt_log_probs, strict=False)
-            said["prompt_logprobs"] = [
-                value if value is None else {str(token): {"logprob": value}} for token, value in pairs
-            ]
+        n_prompt = len(prompt.split()) if answer.prompt_tokens is None else answer.prompt_tokens
         return {
             "id": f"answer-{len(self.requests)}",
             "object": "chat.completion" if chat else "text_completion",
@@ -169,8 +150,6 @@ class ScriptedServer:
             return web.Response(status=404)
         more = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
         return web.json_response({"object": "list", "data": [{"id": name, **more} for name in self.models]})
-
-    # ---- thread ------------------------------------------------------------------------------------------------------
 
     async def _serve(self, ready):
         app = web.Application(client_max_size=2**26)

@@ -27,7 +27,8 @@ _LOOP = "verl.experimental.agent_loop"
 MEMBERS = {
     _TRAINER: "Tracking tqdm",
     _PPO: "_build_replay_buffer _init_dataloader _load_checkpoint _save_checkpoint get_reward_handles "
-    "_compute_advantage _get_required_batch_multiple _fetch_one_gen_batch _submit_batch_to_rollout _add_prompts_to_generate",
+    "_compute_advantage _get_required_batch_multiple _fetch_one_gen_batch _submit_batch_to_rollout "
+    "_add_prompts_to_generate",
     _BUFFER: "_sync_metadata_from_transfer_queue _clear_groups _materialize_batch _wait_for_next_poll "
     "_select_prompt_uids",
     f"{_BUFFER}Async": "_terminal_eviction_reasons _stale_terminal_keys _has_enough_samples",
