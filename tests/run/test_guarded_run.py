@@ -3,6 +3,7 @@
 
 import errno
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -18,11 +19,12 @@ from prime_ext.run.run_lock import RunFolderInUse
 class Verl:
     """As much of verl's trainer as is asked."""
 
+    fails = None
+    global_steps = total_training_steps = 0
+
     def __init__(self, config):
         self.config = config
-        self.global_steps = 0
         self.kept_while_saving = []
-        self.fails = None
         self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
         self.llm_server_manager = SimpleNamespace(get_replicas=list)
 
@@ -58,24 +60,18 @@ class Trainer(GuardedRunMixin, Verl):
         (folder / "more").write_text("more")
 
 
-def asked(config, nodes):
-    """In place of what Ray is asked for; tests/run/test_ray.py has that."""
-    if len(nodes) < config.get("wants", 0):
-        raise ClusterTooSmall("too small")
-
-
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
-    monkeypatch.setattr(guarded_run.ray, "nodes", lambda: ["a node"])
-    monkeypatch.setattr(guarded_run, "require_resources", asked)
+    monkeypatch.setattr(guarded_run.ray, "nodes", list)
+    monkeypatch.setattr(guarded_run, "require_resources", lambda config, nodes: None)
     made = []
 
-    def make(wants=0, **changes):
+    def make(**changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
         keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"))
         actor = {"checkpoint": {"async_save": False}}
-        config = {"wants": wants, "trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
+        config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
         trainer = Trainer(OmegaConf.create(config))
         trainer.init()
         made.append(trainer)
@@ -92,14 +88,15 @@ def save(trainer, step):
     trainer._save_checkpoint()
 
 
-def test_a_run_has_its_folder_for_itself_once_ray_can_place_it(make):
-    with pytest.raises(ClusterTooSmall):
-        make(wants=2)
-    make(wants=1)
+def test_a_run_has_its_folder_for_itself_once_ray_can_place_it(make, monkeypatch):
+    make()
     with pytest.raises(RunFolderInUse):
         make()
     # Looking at a model needs no folder.
     make(val_only=True)
+    monkeypatch.setattr(guarded_run, "require_resources", Mock(side_effect=ClusterTooSmall))
+    with pytest.raises(ClusterTooSmall):
+        make()
 
 
 @pytest.mark.parametrize("again", [False, True])

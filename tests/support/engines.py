@@ -21,8 +21,9 @@ with socket.socket() as listener:
         os.environ.setdefault(name, str(value))
 
 import torch
+from tiny_llama import llama_config
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
@@ -53,19 +54,9 @@ from prime_ext.prm.worker import (
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:
     """A random model of the Llama layout, and a tokenizer that fits it."""
     torch.manual_seed(0)
-    sizes = {"intermediate_size": 3 * width, "num_key_value_heads": heads, "max_position_embeddings": 4096, **more}
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-        **sizes,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes |= {"intermediate_size": 3 * width, "max_position_embeddings": 4096, "tie_word_embeddings": True, **more}
+    LlamaForCausalLM(llama_config(vocabulary, width, **sizes)).save_pretrained(path)
     save_tokenizer(path)
     return path
 
