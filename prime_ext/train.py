@@ -3,8 +3,7 @@
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
 accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS=default``
-a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
-``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ray_cluster`).
+a run that has ended checks itself, and exits with 1 if something is wrong. ``RAY_ADDRESS`` names a running cluster.
 """
 
 import io
@@ -26,8 +25,6 @@ from prime_ext.run.run_lock import RunFolderInUse, RunLock
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Ray and torch say all sorts of things when a disk is full, and seldom that.
-_FULL_SHARE = 0.01
 _LONGEST = 300
 
 
@@ -72,7 +69,6 @@ def main() -> None:
             # Hydra prints the error and exits.
             error = ended.__context__ if isinstance(ended, SystemExit) else ended
             print(f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
-        # With its own status.
         raise
     if checks is not None:
         checks.finish()
@@ -106,21 +102,18 @@ def folder_in_use(config: "DictConfig") -> str:
     """Return why no run may start in the folder of this one; empty if it may."""
     if config.trainer.get("val_only", False):
         return ""
-    lock = RunLock(Path(config.trainer.default_local_dir))
     try:
+        lock = RunLock(Path(config.trainer.default_local_dir))
         lock.acquire()
+        # The trainer takes it for good, in a process of its own.
+        lock.release()
     except (RunFolderInUse, OSError) as error:
         return str(error)
-    # The trainer takes it for good, in a process of its own.
-    lock.release()
     return ""
 
 
 def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
-    """Return the resolved configuration (None if it does not compose), and one line per problem.
-
-    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
-    """
+    """Return the resolved configuration (None if it does not compose), and one line per problem."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 
     try:
@@ -164,7 +157,8 @@ def _fullness(folder: Path) -> str:
     while not folder.exists():
         folder = folder.parent
     usage = shutil.disk_usage(folder)
-    if usage.free >= _FULL_SHARE * usage.total:
+    # Ray and torch report a full disk in many ways, and seldom by its name.
+    if usage.free >= 0.01 * usage.total:
         return ""
     return f"the disk of {folder} is full ({usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left)"
 

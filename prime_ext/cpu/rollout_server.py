@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rollout server of CPU mode: requests in, completions out, weights updated in between.
 
-:class:`TransformersServer` is an ordinary asynchronous class without Ray; ``prime_ext.cpu.rollout`` makes it an actor.
-Its methods are those that verl's trainer, clients and checkpoint engine call on a rollout server.
+:class:`TransformersServer` has the methods that verl's trainer, clients and checkpoint engine call on a rollout server.
 """
 
 import asyncio
@@ -23,10 +22,8 @@ from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, Ge
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
 # An idle server waits this long for requests that come together, so that they are prefilled together.
 _GATHER_SECONDS = 0.005
-
 # Sampling parameters that mean something only at other values than these.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1, 1.0),
@@ -159,7 +156,9 @@ class TransformersServer:
         async with self._changed:
             await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
             if not self._admitting:
-                return self._token_output(GenerationOutput([], [], "aborted"), self.global_steps, with_log_probs=False)
+                return TokenOutput(
+                    token_ids=[], stop_reason="aborted", extra_fields={"global_steps": self.global_steps}
+                )
             if self._weights_problem:
                 raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
             seed = sampling_params.get("seed")
@@ -174,20 +173,16 @@ class TransformersServer:
             if self._worker is None:
                 self._worker = asyncio.create_task(self._decode_until_idle())
         output = await future
-        return self._token_output(output, version, with_log_probs=bool(sampling_params.get("logprobs", False)))
+        return TokenOutput(
+            token_ids=output.token_ids,
+            log_probs=output.log_probs if sampling_params.get("logprobs", False) else None,
+            stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
+            extra_fields={"global_steps": version},
+        )
 
     @property
     def _admitting(self) -> bool:
         return not self._paused and self._loader is None
-
-    @staticmethod
-    def _token_output(output: GenerationOutput, version: int | None, with_log_probs: bool) -> TokenOutput:
-        return TokenOutput(
-            token_ids=output.token_ids,
-            log_probs=output.log_probs if with_log_probs else None,
-            stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
-            extra_fields={"global_steps": version},
-        )
 
     async def _decode_until_idle(self) -> None:
         await asyncio.sleep(_GATHER_SECONDS)
@@ -232,19 +227,15 @@ class TransformersServer:
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
 
-    @property
-    def _update(self) -> WeightLoader:
-        if self._loader is None:
-            raise RuntimeError("There is no weight update under way; call begin_weight_update first.")
-        return self._loader
-
     async def receive_weights(self, bucket: bytes) -> None:
-        """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
-        self._update.load(bucket)
+        """Copy a part of the weights into the model. ValueError: they do not match it."""
+        assert self._loader is not None, "begin_weight_update comes first"
+        self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         """Check that all weights arrived, set the version of the weights, and admit requests again."""
-        self._update.finish()
+        assert self._loader is not None, "begin_weight_update comes first"
+        self._loader.finish()
         self._weights_problem = None
         self._prompt_counts.clear()
         await self.set_global_steps(global_steps)
@@ -264,10 +255,7 @@ class TransformersServer:
     async def abort_all_requests(
         self, reset_prefix_cache: bool = True, reject_request: bool = False
     ) -> dict[str, int | list[str]]:
-        """Answer all requests with what they have so far and hold new ones until :meth:`resume_generation`.
-
-        With ``reject_request`` new requests are not held but answered as aborted at once.
-        """
+        """Answer all requests with what they have so far; hold or reject new ones until :meth:`resume_generation`."""
         async with self._changed:
             self._paused, self._rejecting = True, reject_request
             self._changed.notify_all()
@@ -284,8 +272,7 @@ class TransformersServer:
             self._changed.notify_all()
 
     async def nothing(self, *args: Any, **kwargs: Any) -> None:
-        """What verl asks of servers on accelerators: host memory is not released, keys and values live only as long as
-        their request, and there is nothing to profile."""
+        """Do nothing where verl manages memory and profiles: keys and values live only as long as their request."""
 
     # As verl's vLLM replica does it.
     sleep = wait_for_requests_to_drain

@@ -25,8 +25,6 @@ ENVIRONMENT = "PRIME_EXT_CHECKS"
 DEFAULT = "default"
 STEP = "step"
 EPOCH = "training/epoch"
-# Values by step; None stands for what JSON has no word for: NaN and infinity.
-Metrics = Mapping[int, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,8 @@ class RunChecks:
 
     def problems(self) -> list[str]:
         """Return one line for everything that is wrong with the metrics or the checkpoints."""
-        metrics: Metrics = read_metrics(self.path)
+        metrics: Mapping[int, Mapping[str, float | None]] = read_metrics(self.path)
+        # None stands for what JSON cannot express: NaN and infinity.
         if not metrics:
             return [f"{self.path} has no metrics"]
         problems = []
@@ -96,9 +95,7 @@ def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
         raise SettingsError(f"{ENVIRONMENT}={DEFAULT}: add `file` to trainer.logger, whose metrics are checked")
     trainer, steps = config.trainer, config.trainer.total_training_steps
     # The data end a run, too; its last step then belongs to the last epoch.
-    reached = {EPOCH: trainer.total_epochs - 1}
-    if steps is not None:
-        reached = {STEP: steps, **reached}
+    reached = ({} if steps is None else {STEP: steps}) | {EPOCH: trainer.total_epochs - 1}
     names = []
     if steps is None or trainer.critic_warmup < steps:
         names += ["actor/pg_loss", "actor/grad_norm"]

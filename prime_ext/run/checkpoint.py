@@ -2,9 +2,9 @@
 """Complete and incomplete checkpoints.
 
 verl writes the file that names the latest checkpoint last, but not atomically, and may delete older checkpoints before
-the new one is whole. Here every whole checkpoint carries a marker of its own, older ones are deleted afterwards, and a
-run that was killed at any moment finds the newest whole one. The marker lists the files and their sizes, so that one
-that was cut short or deleted later is noticed. Changed bytes are not: nobody reads gigabytes twice.
+the new one is whole. Here every whole checkpoint has a marker, older ones are deleted afterwards, and a run that was
+killed at any moment finds the newest whole one. The marker lists the files and their sizes: a file that was cut short
+or deleted later is noticed, changed bytes are not.
 """
 
 import json
@@ -45,12 +45,10 @@ def damage(folder: Path) -> str:
     except json.JSONDecodeError:
         return f"{MARKER} is not JSON"
     for name, size in sizes.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found is None:
+        if not (folder / name).is_file():
             return f"{name} is missing"
-        if found < size:
-            return f"{name} has {found} of {size} bytes"
+        if (actual := (folder / name).stat().st_size) < size:
+            return f"{name} has {actual} of {size} bytes"
     return ""
 
 
@@ -71,10 +69,8 @@ def mark_incomplete(folder: Path) -> None:
 
 
 def _tracked_step(root: Path) -> int | None:
-    try:
-        return int((root / TRACKER).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+    text = (root / TRACKER).read_text().strip() if (root / TRACKER).exists() else ""
+    return int(text) if text.isdecimal() else None
 
 
 def complete_steps(root: Path) -> list[int]:

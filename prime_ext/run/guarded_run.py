@@ -2,13 +2,12 @@
 """What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from omegaconf import DictConfig, open_dict
 from ray.exceptions import ActorDiedError, RayActorError
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
@@ -42,13 +41,13 @@ class GuardedRunMixin(_Trainer):
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
         self._watch = WorkerWatch(workers_of(self, agent_loop_manager))
-        buffer, wait = self.replay_buffer, self.replay_buffer._wait_for_next_poll
+        wait = self.replay_buffer._wait_for_next_poll
 
-        def checked(*arguments: Any, **keywords: Any) -> float:
+        def check_and_wait(*arguments: Any) -> float:
             self._watch.check()
-            return wait(*arguments, **keywords)
+            return wait(*arguments)
 
-        buffer._wait_for_next_poll = checked
+        self.replay_buffer._wait_for_next_poll = check_and_wait
         lines = ConsoleLines(self.total_training_steps)
         try:
             with replace_console(trainer_base, lines) if logs_to_console(self.config) else nullcontext():
@@ -118,25 +117,17 @@ class GuardedRunMixin(_Trainer):
         checkpoint.mark_incomplete(folder)
         self._save_more(folder)
         keep = 1 if trainer.get("remove_previous_ckpt_in_save", False) else trainer.get("max_actor_ckpt_to_keep", None)
-        with _without_retention(self.config):
+        # verl deletes no checkpoint meanwhile: it would do so before the new one is whole.
+        keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
+        retention = {key: trainer[key] for key in keys if key in trainer}
+        try:
+            trainer.update(dict.fromkeys(retention))
             super()._save_checkpoint()
+        finally:
+            trainer.update(retention)
         checkpoint.mark_complete(folder, {"global_step": self.global_steps})
         self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
         checkpoint.prune(root, keep, self.global_steps)
-
-
-@contextmanager
-def _without_retention(config: DictConfig) -> Iterator[None]:
-    """Within this context verl deletes no checkpoint: it would do so before the new one is whole."""
-    keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
-    saved = {key: config.trainer[key] for key in keys if key in config.trainer}
-    with open_dict(config.trainer):
-        config.trainer.update(dict.fromkeys(saved))
-    try:
-        yield
-    finally:
-        with open_dict(config.trainer):
-            config.trainer.update(saved)
 
 
 class WorkerDied(RuntimeError):
@@ -170,8 +161,7 @@ class WorkerWatch:
             # First the answers to what was asked before.
             return self._look(0.0) or self._look(2.0)
         except Exception:
-            # Ray itself is gone.
-            return ""
+            return ""  # Ray itself is gone
 
     def _look(self, seconds: float) -> str:
         """Return who of those that answer in that time is dead, in one line; ask the others again."""
@@ -184,8 +174,7 @@ class WorkerWatch:
             except ActorDiedError as error:
                 return f"the {name} died ({cause_of_death(error)})"
             except RayActorError:
-                # Out of reach for the moment, as during a restart.
-                pass
+                pass  # out of reach for the moment, as during a restart
             self._asked[name] = self._actors[name].__ray_ready__.remote()
         return ""
 

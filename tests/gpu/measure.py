@@ -284,7 +284,7 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     length = rollouts.tokens / rollouts.rows
     peak = next((flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()), None)
-    found: dict[str, Any] = {"tokens": rollouts.tokens}
+    found: dict[str, Any] = {}
     with built(path) as prm:
         base = score(prm, rollouts, **packed(sizes.budgets[0]))
         for fused, tokens, name in product((False, True), sizes.budgets, ("score", "update")):
@@ -314,16 +314,14 @@ def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What was measured, beside what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
     rows = []
-    for label, row in parts.get("engines", {}).items():
-        if isinstance(row, dict):
-            rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
-            rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
-            rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
-    for label, row in parts.get("budget", {}).items():
-        if isinstance(row, dict):
-            planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
-            rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
-            rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
+    for label, row in parts.get("engines", {}).get("found", {}).items():
+        rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
+        rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
+        rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
+    for label, row in parts.get("budget", {}).get("found", {}).items():
+        planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
+        rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
+        rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
     return rows
 
 
@@ -347,16 +345,16 @@ def main() -> None:
     output = arguments.output or HERE / "results" / f"{torch.cuda.get_device_name().replace(' ', '_')}.json"
     for name in arguments.only:
         print(f"== {name}", flush=True)
-        start = time.perf_counter()
+        start, found = time.perf_counter(), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                report.parts[name] = MEASUREMENTS[name](sizes, Path(folder), report)
+                found = MEASUREMENTS[name](sizes, Path(folder), report)
             except Exception as error:
                 # The others are still worth having.
                 traceback.print_exc()
                 report.condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()
-        report.parts.setdefault(name, {})["seconds_of_this_part"] = time.perf_counter() - start
+        report.parts[name] = {"found": found, "seconds": time.perf_counter() - start}
         output.parent.mkdir(parents=True, exist_ok=True)
         record = {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": report.failed, **report.parts}
         write_json(output, record)
