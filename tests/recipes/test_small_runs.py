@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that two small recipes make before they train, and the picture of how process rewards are composed."""
+"""The data that two small recipes make before they train, and the command for verl's collection of recipes."""
 
 import asyncio
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,13 +9,8 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
 
 from prime_ext.config.compose import compose_config
-from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.settings import PrimeSettings
 from prime_ext.doctor import SUPPORTED_VERL
 from prime_ext.verifiers.sources import make_task_verifier, source_of
 from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
@@ -65,34 +59,6 @@ def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
     for response, score in ((f"3 and 4 apples, so that is {gold}.", 1.0), (f"It is {gold}, not 99.", 0.0)):
         verdict = make_task_verifier(source.task).averify(response, gold, **source.options)
         assert asyncio.run(verdict).score == score
-
-
-@pytest.fixture(scope="module")
-def picture():
-    spec = importlib.util.spec_from_file_location("draw_process_rewards", ROOT / "docs" / "draw_process_rewards.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_lines_of_the_picture_are_legal_settings(picture):
-    places = {"tokens": "tokens", "step ends": "step_ends", "last token": "last_token"}
-    for name, (_, values) in picture.METHODS.items():
-        scorer, granularity, accumulation, shape, place, estimator = values
-        if scorer == "verifier":
-            continue
-        prefix, config = ("prime.process", "prime_trainer") if scorer == "implicit PRM" else ("pspo", "pspo_trainer")
-        overrides = [f"{prefix}.accumulation.mode={accumulation}", f"{prefix}.shaping.name={shape}"]
-        if accumulation != "none":
-            overrides.append(f"{prefix}.accumulation.reward_position={places[place]}")
-        if prefix == "prime.process":
-            overrides += ["variant=guarded", f"{prefix}.granularity={granularity}", f"{prefix}.estimator={estimator}"]
-            overrides += [f"{prefix}.step_score=sigmoid"] if accumulation != "none" else []
-            overrides += [f"{prefix}.credit=min_form"] if "min-form" in name else []
-        with initialize_config_module("prime_ext.config", version_base=None):
-            composed = compose(config, overrides)
-        section, settings = ("prime", PrimeSettings) if prefix == "prime.process" else ("pspo", PSPOSettings)
-        assert settings.from_mapping(OmegaConf.to_container(composed[section], resolve=True))
 
 
 def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exist(tmp_path):
