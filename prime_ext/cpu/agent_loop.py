@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agent loops that give every sample its own reproducible seed.
 
-verl 0.9.1 names its requests with random ids, and several requests of one prompt are told apart by nothing else. These
-loops pass a seed in the sampling parameters, made from the rollout seed, the training step, the dataset row, the
-prompt, the number of the sample within its group, and the turn. A run that was killed and resumed then draws the same
-samples, whichever server answers and in whatever order.
+verl 0.9.1 distinguishes requests of one prompt by random ids only. These loops pass a seed in the sampling parameters,
+made from the rollout seed, the training step, the dataset row, the prompt, the number of the sample within its group,
+and the turn. A resumed run then draws the same samples, whichever server answers and in whatever order.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
 
@@ -38,22 +37,20 @@ def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
     )
 
 
-@register(AGENT_LOOP_NAME)
-class SeededSingleTurnAgentLoop(SingleTurnAgentLoop):
-    """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
-
+class _SeededLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
         seed = sample_seed(self.rollout_config.seed, kwargs)
         return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
+
+
+@register(AGENT_LOOP_NAME)
+class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
+    """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
 
 
 @register(TOOL_LOOP_NAME)
-class SeededToolAgentLoop(BoundedToolAgentLoop):
+class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
     """``bounded_tool_agent`` with a seed per sample and turn; ``default_agent_loop=seeded_tool_agent``."""
-
-    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        seed = sample_seed(self.rollout_config.seed, kwargs)
-        return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
 
     async def _handle_generating_state(
         self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights from the trainer to rollout servers in other processes, over TCP, without an accelerator.
 
-verl's separate mode wants a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
+verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
 backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module=prime_ext.cpu.checkpoint_engine``.
-
-Actor rank 0 serves, every rollout worker fetches: a worker asks for the next bucket, and once all of them have asked,
-all get it. So at most one bucket per worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
+Actor rank 0 serves: when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
+worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
 import asyncio

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device: three measurements, two of them next to what the plan expects.
+"""What the CUDA branch does on one device, next to what the plan expects.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
            against plain transformers, memory held and at the peak beside the plan's, save and load
-packing    sequences of one packed row do not see each other
 budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
            of the device's peak they reach
 
@@ -257,27 +256,6 @@ def measure_engine(
     return row
 
 
-def measure_packing(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    path = save_qwen(folder / "packing", sizes.model)
-    rollouts = Rollouts(8, sizes.prompt, sizes.response, sizes.model["vocab_size"])
-    with built(path, role="reference", compute="fp32") as worker:
-        everything = packed(8 * (sizes.prompt + sizes.response))
-        first = score(worker, rollouts, **everything).unbind()
-        alone = score(worker, rollouts, **padded(1)).unbind()
-        rollouts.responses[3] = torch.flip(rollouts.responses[3], [0])
-        second = score(worker, rollouts, **everything).unbind()
-    changes = [float((a - b).abs().max()) for a, b in zip(first, second, strict=True)]
-    found = {
-        "packed_against_padded": max(float((a - b).abs().max()) for a, b in zip(first, alone, strict=True)),
-        "change_of_the_changed_row": changes.pop(3),
-        "change_of_other_rows": max(changes),
-    }
-    print(f"    {found}", flush=True)
-    report.condition(found["change_of_other_rows"] == 0.0, "another content of one row changes no other row")
-    report.condition(found["packed_against_padded"] < 1e-3, "packed equals one row at a time")
-    return found
-
-
 def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
     path = save_qwen(folder / "budget", sizes.model)
     engine = plan_engine(path, sizes.budgets[0])
@@ -326,7 +304,6 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 MEASUREMENTS: dict[str, Callable[[Sizes, Path, Report], dict[str, Any]]] = {
-    "packing": measure_packing,
     "engines": measure_engines,
     "budget": measure_budget,
 }

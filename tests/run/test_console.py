@@ -16,7 +16,6 @@ PRIME |= {"prime/response_length/cut_off": 0.5, "timing_s/step": 4.25}
 
 
 def clock(*seconds):
-    """A clock that shows these, one after the other."""
     return iter(seconds).__next__
 
 
