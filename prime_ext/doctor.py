@@ -45,10 +45,6 @@ def diagnose() -> tuple[dict[str, object], list[str]]:
     return facts, problems
 
 
-def _gpu_count() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 def _versions(facts: dict[str, object]) -> Iterable[str]:
     facts["python"] = platform.python_version()
     for name in DISTRIBUTIONS:
@@ -66,13 +62,14 @@ def _machine(facts: dict[str, object]) -> Iterable[str]:
         yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     free = shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0
     facts["shared memory"] = f"{free:.2f} GB free"
-    least = LEAST_SHARED_MEMORY_GB["cuda" if _gpu_count() else "cpu"]
+    least = LEAST_SHARED_MEMORY_GB["cuda" if torch.cuda.is_available() else "cpu"]
     if free < least:
         yield f"/dev/shm has {free:.2f} GB free, needs {least:g}; start the container with --shm-size=10g or --ipc=host"
 
 
 def _accelerators(facts: dict[str, object]) -> Iterable[str]:
-    gpus = [torch.cuda.get_device_name(index) for index in range(_gpu_count())]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_name(index) for index in range(count)]
     accelerators = gpus or (["Ascend NPU"] if find_spec("torch_npu") is not None else [])
     engines = ["transformers"] if is_active() else []
     engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]

@@ -127,12 +127,19 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
 
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     """Return the last line of a run whose checkpoints are in ``trainer.default_local_dir``."""
-    what = f"the run failed with {one_line(error)}" if error is not None else "the run failed"
-    saved = f"nothing was saved in {checkpoints}"
+    parts = [f"the run failed with {one_line(error)}" if error is not None else "the run failed"]
+    folder = next(parent for parent in (checkpoints, *checkpoints.parents) if parent.exists())
+    usage = shutil.disk_usage(folder)
+    # Ray and torch report a full disk in many ways, and seldom by its name.
+    if usage.free < 0.01 * usage.total:
+        sizes = f"{usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left"
+        parts.append(f"the disk of {folder} is full ({sizes})")
     if steps := complete_steps(checkpoints):
         newest = f"{checkpoints}/global_step_{steps[-1]}"
-        saved = f"the newest whole checkpoint is {newest}, and the same command goes on from there"
-    return "; ".join(part for part in (what, _fullness(checkpoints), saved) if part)
+        parts.append(f"the newest whole checkpoint is {newest}, and the same command goes on from there")
+    else:
+        parts.append(f"nothing was saved in {checkpoints}")
+    return "; ".join(parts)
 
 
 def one_line(error: BaseException) -> str:
@@ -151,16 +158,6 @@ def one_line(error: BaseException) -> str:
     where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
     said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
     return said[:_LONGEST].rstrip(": ")
-
-
-def _fullness(folder: Path) -> str:
-    while not folder.exists():
-        folder = folder.parent
-    usage = shutil.disk_usage(folder)
-    # Ray and torch report a full disk in many ways, and seldom by its name.
-    if usage.free >= 0.01 * usage.total:
-        return ""
-    return f"the disk of {folder} is full ({usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left)"
 
 
 if __name__ == "__main__":

@@ -76,13 +76,10 @@ def build_request(
 class TransformersServer:
     """Rollout server around :class:`~prime_ext.generate.generation.BatchedGenerator`.
 
-    Args:
-        config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.
-        model_config: verl's model config.
-
-    The seed of a request is ``sampling_params["seed"]`` where the agent loop gives one (see
-    ``prime_ext.cpu.agent_loop``). Otherwise it is a hash of the rollout seed, the version of the weights, the prompt
-    and the number of earlier requests with this prompt since the last weight update.
+    ``load_format=dummy`` starts without weights; the first update brings them. The seed of a request is
+    ``sampling_params["seed"]`` where the agent loop gives one (``prime_ext.cpu.agent_loop``). Otherwise it is a hash of
+    the rollout seed, the version of the weights, the prompt and the number of earlier requests with this prompt since
+    the last weight update.
     """
 
     def __init__(self, config: RolloutConfig, model_config: Any) -> None:
@@ -93,9 +90,7 @@ class TransformersServer:
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self._max_model_len = self.config.max_model_len or positions or 2**31
         if positions and self._max_model_len > positions:
-            raise ValueError(
-                f"rollout.max_model_len={self._max_model_len} is more than the model's {positions} positions."
-            )
+            raise ValueError(f"rollout.max_model_len={self._max_model_len} exceeds the model's {positions} positions.")
         self.global_steps: int | None = None
         self._weights_problem = "it has received no weights yet" if "dummy" in self.config.load_format else None
         self._loader: WeightLoader | None = None
@@ -136,29 +131,20 @@ class TransformersServer:
         return True
 
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling_params: Mapping[str, Any],
-        request_id: str,
-        image_data: Any = None,
-        video_data: Any = None,
-        audio_data: Any = None,
-        mm_processor_kwargs: Any = None,
-        priority: int = 0,
+        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **more: Any
     ) -> TokenOutput:
         """Complete one prompt. While the server is paused or loads weights, the request waits (or is turned away).
 
         ValueError: the request is not supported. RuntimeError: the generation failed, or the weights are not complete.
         """
-        if image_data or video_data or audio_data:
+        if any(more.get(f"{kind}_data") for kind in ("image", "video", "audio")):
             raise ValueError("rollout.name=transformers generates from text only; remove images, video and audio.")
         prompt = tuple(int(token) for token in prompt_ids)
         async with self._changed:
             await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
             if not self._admitting:
-                return TokenOutput(
-                    token_ids=[], stop_reason="aborted", extra_fields={"global_steps": self.global_steps}
-                )
+                fields = {"global_steps": self.global_steps}
+                return TokenOutput(token_ids=[], stop_reason="aborted", extra_fields=fields)
             if self._weights_problem:
                 raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
             seed = sampling_params.get("seed")
@@ -201,7 +187,7 @@ class TransformersServer:
             try:
                 self._resolve(await asyncio.to_thread(self._generator.step))
             except Exception as error:
-                # Whatever went wrong belongs to the requests in the batch; the server stays usable.
+                # The requests in the batch fail; the server stays usable.
                 self._generator.abort()
                 failed, self._futures = self._futures, {}
                 for future in failed.values():

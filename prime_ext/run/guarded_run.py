@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError
+from ray._private.state import actors
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
 else:
     _Trainer = object
+
+
+SECONDS_UNTIL_KNOWN = 2.0
 
 
 class GuardedRunMixin(_Trainer):
@@ -55,8 +59,13 @@ class GuardedRunMixin(_Trainer):
         except WorkerDied:
             raise
         except Exception as error:
-            # What a dead worker leaves behind, as rollouts that failed, is not the reason.
-            if death := self._watch.death():
+            # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
+            time.sleep(SECONDS_UNTIL_KNOWN)
+            try:
+                death = self._watch.find_death()
+            except Exception:
+                death = ""  # Ray itself is gone
+            if death:
                 raise WorkerDied(death) from error
             raise
 
@@ -135,56 +144,33 @@ class WorkerDied(RuntimeError):
 
 
 class WorkerWatch:
-    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails.
+    """Asks Ray whether workers are dead.
 
     verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill
     it: a dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
     """
 
-    def __init__(self, actors: Mapping[str, Any], seconds: float = 5.0):
-        self._actors = dict(actors)
+    def __init__(self, workers: Mapping[str, Any], seconds: float = 5.0):
+        self._workers = workers
         self._seconds = seconds
-        self._asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
         self._next = time.monotonic() + seconds
 
     def check(self) -> None:
         """Look every few seconds; raise ``WorkerDied`` if a worker died."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._seconds
-        if death := self._look(0.0):
-            raise WorkerDied(death)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._seconds
+            if death := self.find_death():
+                raise WorkerDied(death)
 
-    def death(self) -> str:
-        """Return who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds."""
-        try:
-            # First the answers to what was asked before.
-            return self._look(0.0) or self._look(2.0)
-        except Exception:
-            return ""  # Ray itself is gone
-
-    def _look(self, seconds: float) -> str:
-        """Return who of those that answer in that time is dead, in one line; ask the others again."""
-        if not self._asked:
-            return ""
-        answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=seconds)
-        for name in [name for name, asked in self._asked.items() if asked in answered]:
-            try:
-                ray.get(self._asked[name])
-            except ActorDiedError as error:
-                return f"the {name} died ({cause_of_death(error)})"
-            except RayActorError:
-                pass  # out of reach for the moment, as during a restart
-            self._asked[name] = self._actors[name].__ray_ready__.remote()
+    def find_death(self) -> str:
+        """Return which worker is dead, and what Ray says of its end, in one line; empty if none is."""
+        for name, worker in self._workers.items():
+            state = actors(worker._actor_id.hex())
+            if state.get("State") == "DEAD":
+                # Ray adds a list of common causes.
+                cause = re.search(r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"]))
+                return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
         return ""
-
-
-def cause_of_death(error: RayActorError) -> str:
-    """Return what Ray says of the end of a process, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("The actor is dead because") or "exit" in line.lower()]
-    # Ray goes on with a list of common causes.
-    return (said or lines or ["no reason given"])[0].split(" Some common causes")[0][:200]
 
 
 def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:

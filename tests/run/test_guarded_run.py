@@ -7,11 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
-from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch, cause_of_death, workers_of
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch, workers_of
 from prime_ext.run.ray_cluster import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
 
@@ -136,65 +135,53 @@ def test_asynchronous_saves_are_verls_own(make, tmp_path):
     assert not (tmp_path / "global_step_1" / "more").exists()
 
 
-class Actor:
-    """Like a handle of Ray's: ``state`` is "busy", "alive" or the error that asking it ends with."""
-
-    def __init__(self, state="alive"):
-        self.state = state
-        self.__ray_ready__ = self
-
-    def remote(self):
-        return self
+CAUSE = (
+    'actor_died_error_context {\n  error_message: "The actor is dead. End of file. Some common causes include: (1)"\n}'
+)
 
 
 @pytest.fixture
-def ray(monkeypatch):
-    def get(actor):
-        if isinstance(actor.state, Exception):
-            raise actor.state
+def states(monkeypatch):
+    """What Ray says of actors, by their names; alive if it is not here."""
+    states = {}
+    monkeypatch.setattr(guarded_run, "actors", lambda name: states.get(name, {"State": "ALIVE"}))
+    monkeypatch.setattr(guarded_run, "SECONDS_UNTIL_KNOWN", 0)
+    return states
 
-    monkeypatch.setattr(guarded_run.ray, "wait", lambda actors, **_: ([a for a in actors if a.state != "busy"], []))
-    monkeypatch.setattr(guarded_run.ray, "get", get)
+
+def actor(name):
+    return SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda: name))
 
 
-def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, ray):
-    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: WorkerWatch(actors, seconds=0))
-    actor, trainer = Actor(), make()
-    trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
+def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, states):
+    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda workers: WorkerWatch(workers, seconds=0))
+    trainer = make()
+    trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
     assert trainer.polled == [1.0] * 3
-    for actor.state in ("busy", ActorUnavailableError("for now", None)):
-        trainer._pause(0)
-    actor.state = ActorDiedError()
-    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
-        trainer._pause(0)
-    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
-        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+    states["a"] = {"State": "RESTARTING"}
+    trainer._pause(0)
+    states["a"] = {"State": "DEAD", "DeathCause": CAUSE}
+    for wait in (lambda: trainer._pause(0), lambda: trainer.replay_buffer._wait_for_next_poll("train", 0.0)):
+        with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
+            wait()
     # It looks only now and then.
-    WorkerWatch({"a": Actor(ActorDiedError())}, seconds=60).check()
+    WorkerWatch({"a": actor("a")}, seconds=60).check()
 
 
-def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch, ray):
-    trainer, reward = make(), Actor(ActorUnavailableError("for now", None))
+def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monkeypatch, states):
+    trainer = make()
     trainer.fails = ValueError("no rollout came")
-    monkeypatch.setattr(trainer, "get_reward_handles", lambda: [reward])
+    monkeypatch.setattr(trainer, "get_reward_handles", lambda: [actor("r")])
     with pytest.raises(ValueError, match="no rollout came"):
-        trainer.fit(SimpleNamespace(agent_loop_workers=[Actor("busy")]))
-    reward.state = ActorDiedError()
+        trainer.fit(SimpleNamespace())
+    states["r"] = {"State": "DEAD", "DeathCause": ""}
     with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
         trainer.fit(SimpleNamespace())
     assert error.value.__cause__ is trainer.fails
     # Nobody is blamed when Ray itself is gone.
-    monkeypatch.delattr(guarded_run.ray, "wait")
+    monkeypatch.setattr(guarded_run, "actors", Mock(side_effect=RuntimeError))
     with pytest.raises(ValueError, match="no rollout came"):
         trainer.fit(SimpleNamespace())
-
-
-def test_the_cause_of_a_death_is_one_line():
-    message = (
-        "The actor died unexpectedly.\n\tclass_name: A\nThe actor is dead because its worker has died. End of file."
-    )
-    assert cause_of_death(ValueError(f"{message} Some common causes include: (1)")) == message.splitlines()[-1]
-    assert "\n" not in cause_of_death(ActorDiedError())
 
 
 def test_who_is_watched():
