@@ -40,10 +40,9 @@ def damage(folder: Path) -> str:
     Files may have grown: file systems of several nodes report sizes late.
     """
     try:
-        # Markers of earlier versions list no files.
-        sizes = read_json(folder / MARKER).get("files", {})
-    except json.JSONDecodeError:
-        return f"{MARKER} is not JSON"
+        sizes = read_json(folder / MARKER)["files"]
+    except (json.JSONDecodeError, KeyError):
+        return f"{MARKER} is broken"
     for name, size in sizes.items():
         if not (folder / name).is_file():
             return f"{name} is missing"

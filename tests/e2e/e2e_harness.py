@@ -74,6 +74,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str, confi
         "+reward.custom_reward_function.reward_kwargs.modules=[parity_verifier]",
         "trainer.logger=[console,file]",
         "trainer.val_before_train=false",
+        "trainer.total_epochs=50",
         f"trainer.default_local_dir={output}/checkpoints",
         *overrides,
     ]  # fmt: skip

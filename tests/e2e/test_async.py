@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 BATCH, STEPS, SAVED = 4, 8, 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
     # Rollouts of full length, six at a time: some are under way whenever the trainer turns to something else. verl's

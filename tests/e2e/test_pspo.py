@@ -14,7 +14,6 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
     """As the paper, with critic and GAE, but for where the reward is paid, and half a point for the right answer."""
     overrides = [
         "trainer.total_training_steps=2",
-        "trainer.total_epochs=50",
         "trainer.save_freq=-1",
         "trainer.test_freq=2",
         # Two kinds of delimiters, so that also an untrained policy writes steps.

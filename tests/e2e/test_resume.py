@@ -15,7 +15,6 @@ from prime_ext.generate.prm_description import read_description
 STEPS = 5
 OVERRIDES = [
     f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
     "trainer.save_freq=2",
     "trainer.test_freq=-1",
     "trainer.max_actor_ckpt_to_keep=2",

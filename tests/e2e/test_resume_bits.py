@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 STEPS, SAVED = 4, 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
     # In float32 the rounding of a batch reaches tokens and scores; in float64 it does not.

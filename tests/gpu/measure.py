@@ -66,38 +66,21 @@ class Sizes:
     budgets: tuple[int, int]
 
 
-FULL = Sizes(
-    {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
-    | {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
-    rows=32,
-    prompt=128,
-    response=512,
-    budgets=(4096, 16384),
-)
-TINY = Sizes(
-    {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    | {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True},
-    rows=8,
-    prompt=8,
-    response=24,
-    budgets=(64, 256),
-)
+QWEN = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+QWEN |= {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True}
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True}
+FULL = Sizes(QWEN, rows=32, prompt=128, response=512, budgets=(4096, 16384))
+TINY = Sizes(SMALL, rows=8, prompt=8, response=24, budgets=(64, 256))
 
 
-class Report:
-    """What was measured, and the conditions that did not hold."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, Any] = {}
-        self.failed: list[str] = []
-
-    def condition(self, holds: bool, text: str) -> None:
-        print(f"    {'holds' if holds else 'FAILS'}: {text}", flush=True)
-        if not holds:
-            self.failed.append(text)
+FAILED: list[str] = []
 
 
-# ---- models, rollouts, memory ----------------------------------------------------------------------------------------
+def condition(holds: bool, text: str) -> None:
+    print(f"    {'holds' if holds else 'FAILS'}: {text}", flush=True)
+    if not holds:
+        FAILED.append(text)
 
 
 def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
@@ -191,9 +174,6 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
     return log_probs.values().detach().float().cpu()
 
 
-# ---- the measurements ------------------------------------------------------------------------------------------------
-
-
 def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = False) -> Engine:
     """The worker's engine as the plan sees it."""
     shape = read_shape("prm.model.path", str(path))
@@ -202,7 +182,7 @@ def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = Fal
     return Engine(shape, adapter or shape.weights, adapter, 4, 2 if CUDA else 4, 1, tokens, recompute=True, **offloads)
 
 
-def measure_engines(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
+def measure_engines(sizes: Sizes, folder: Path) -> dict[str, Any]:
     path = save_qwen(folder / "engines", sizes.model)
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)
@@ -215,19 +195,19 @@ def measure_engines(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any
         row = {"planned_peak": plan["working"] / MIB, "planned_idle": plan["idle"] / MIB}
         allocated, pinned = memory()
         with built(path, learning_rate=1e-4, **options) as prm:
-            row |= measure_engine(prm, rollouts, expected, sizes, folder / "saved", label, report)
+            row |= measure_engine(prm, rollouts, expected, sizes, folder / "saved", label)
             row["idle"], row["pinned"] = row["idle"] - allocated, row["pinned"] - pinned
         row["left_behind"] = memory()[0] - allocated
         found[label] = row
         print(f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True)
         if CUDA and offload:
             few = 0.02 * max(row["update_peak"], 1)
-            report.condition(row["idle"] < few, f"{label}: nearly nothing stays on the device")
+            condition(row["idle"] < few, f"{label}: nearly nothing stays on the device")
     return found
 
 
 def measure_engine(
-    prm: Any, rollouts: Rollouts, expected: torch.Tensor, sizes: Sizes, saved: Path, label: str, report: Report
+    prm: Any, rollouts: Rollouts, expected: torch.Tensor, sizes: Sizes, saved: Path, label: str
 ) -> dict[str, float]:
     """Scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
     options = packed(sizes.budgets[0])
@@ -249,14 +229,14 @@ def measure_engine(
     _, row["load_seconds"], _ = timed(lambda: prm.load_checkpoint(str(saved)))
     restored = values(score(prm, rollouts, **options))
     bound = 0.05 if CUDA else 1e-4
-    report.condition(row["error_packed"] < bound, f"{label}: packed scores agree with plain fp32")
-    report.condition(row["error_padded"] < bound, f"{label}: padded scores agree with plain fp32")
-    report.condition(not torch.equal(moved, trained), f"{label}: an update moves the PRM")
-    report.condition(torch.equal(restored, trained), f"{label}: a restored PRM scores the same")
+    condition(row["error_packed"] < bound, f"{label}: packed scores agree with plain fp32")
+    condition(row["error_padded"] < bound, f"{label}: padded scores agree with plain fp32")
+    condition(not torch.equal(moved, trained), f"{label}: an update moves the PRM")
+    condition(torch.equal(restored, trained), f"{label}: a restored PRM scores the same")
     return row
 
 
-def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
+def measure_budget(sizes: Sizes, folder: Path) -> dict[str, Any]:
     path = save_qwen(folder / "budget", sizes.model)
     engine = plan_engine(path, sizes.budgets[0])
     rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
@@ -303,10 +283,7 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-MEASUREMENTS: dict[str, Callable[[Sizes, Path, Report], dict[str, Any]]] = {
-    "engines": measure_engines,
-    "budget": measure_budget,
-}
+MEASUREMENTS = {"engines": measure_engines, "budget": measure_budget}
 
 
 def main() -> None:
@@ -317,28 +294,26 @@ def main() -> None:
     arguments = parser.parse_args()
     if not CUDA and not arguments.tiny:
         raise SystemExit("no CUDA device; VERL_PLATFORM=cpu and --tiny try the measurements on the CPU")
-    sizes = TINY if arguments.tiny else FULL
-    report = Report()
+    sizes, parts = TINY if arguments.tiny else FULL, {}
     output = arguments.output or HERE / "results" / f"{torch.cuda.get_device_name().replace(' ', '_')}.json"
     for name in arguments.only:
         print(f"== {name}", flush=True)
         start, found = time.perf_counter(), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                found = MEASUREMENTS[name](sizes, Path(folder), report)
+                found = MEASUREMENTS[name](sizes, Path(folder))
             except Exception as error:
                 # The others are still worth having.
                 traceback.print_exc()
-                report.condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
+                condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()
-        report.parts[name] = {"found": found, "seconds": time.perf_counter() - start}
+        parts[name] = {"found": found, "seconds": time.perf_counter() - start}
         output.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": report.failed, **report.parts}
-        write_json(output, record)
-    for what, measured, planned in (("", "measured", "planned"), *table(report.parts)):
+        write_json(output, {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": FAILED, **parts})
+    for what, measured, planned in (("", "measured", "planned"), *table(parts)):
         print(f"{what:60} {measured:>12} {planned:>12}")
-    print(f"{len(report.failed)} conditions failed; written to {output}", flush=True)
-    sys.exit(bool(report.failed))
+    print(f"{len(FAILED)} conditions failed; written to {output}", flush=True)
+    sys.exit(bool(FAILED))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def trained(tmp_path, monkeypatch):
         def verl_main():
             write(path, dict.fromkeys((1, 2), logged))
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "prime_ext_complete.json").write_text("{}")
+            (folder / "prime_ext_complete.json").write_text('{"files": {}}')
 
         monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main or verl_main))
         monkeypatch.setenv("PRIME_EXT_CHECKS", checks)

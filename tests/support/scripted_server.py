@@ -8,7 +8,7 @@ with ScriptedServer({"1+1?": "2"}) as server:
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -28,19 +28,9 @@ def prompt_of(payload):
     return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
 
+@dataclass
 class ScriptedServer:
     """Serves while its ``with`` block runs, in a thread.
-
-    Args:
-        answers: texts or :class:`Answer` by prompt (of a chat: by its last message), or a function of prompt and
-            payload. A prompt that is not in a mapping is echoed.
-        faults: one per request, in the order they come, before requests are answered properly (see ``_fault``).
-        faults_of: the same by prompt.
-        always: the same for every request.
-        models: names in the list of models; None for a server without a list.
-        key: that clients must send.
-        max_model_len: told in the list of models.
-        seconds: before every answer.
 
     Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
     ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or
@@ -50,23 +40,20 @@ class ScriptedServer:
     the most at the same time.
     """
 
-    def __init__(
-        self,
-        answers=None,
-        faults=(),
-        faults_of=None,
-        always=None,
-        models=("scripted",),
-        key=None,
-        max_model_len=None,
-        seconds=0.0,
-    ):
-        self.answers, self.faults, self.always = answers or {}, list(faults), always
-        self.faults_of = {prompt: list(each) for prompt, each in (faults_of or {}).items()}
-        self.models, self.key, self.max_model_len, self.seconds = models, key, max_model_len, seconds
+    # Texts or answers by prompt (of a chat: by its last message), or a function of prompt and payload. A prompt that is
+    # not in a mapping is echoed.
+    answers: object = field(default_factory=dict)
+    faults: list = field(default_factory=list)  # one per request, in the order they come, before proper answers
+    faults_of: dict = field(default_factory=dict)  # the same by prompt
+    always: object = None  # a fault of every request
+    models: tuple | None = ("scripted",)  # None for a server without a list of models
+    key: str | None = None  # that clients must send
+    max_model_len: int | None = None  # in the list of models
+    seconds: float = 0.0  # before every answer
+
+    def __post_init__(self):
         self.requests, self.headers, self.counts = [], [], Counter()
         self.active = self.most_active = 0
-        self.base_url = None
 
     def _completion(self, prompt, payload):
         answer = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
