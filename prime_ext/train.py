@@ -19,7 +19,7 @@ from prime_ext.config.variant import variant_line
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.ray_cluster import address_words, check_ray, environment_words
+from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def main() -> None:
         return
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
-    name, words = args.config_name or "prime_trainer", address_words(args.overrides, os.environ)
+    name, words = args.config_name or "prime_trainer", []
     config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
-        words += environment_words(config, os.environ)
+        words = environment_words(config, os.environ)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
     os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))

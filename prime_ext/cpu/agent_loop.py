@@ -16,18 +16,9 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
 from prime_ext.generate.generation import stable_seed
 from prime_ext.generate.tool_agent_loop import BoundedToolAgentLoop
 
-AGENT_LOOP_NAME = "seeded_single_turn_agent"
-TOOL_LOOP_NAME = "seeded_tool_agent"
-
 
 def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
-    """Return the seed of one sample from the fields that verl's V1 trainer gives an agent loop; ValueError without."""
-    missing = [name for name in ("global_steps", "session_id", "raw_prompt") if name not in sample]
-    if missing:
-        raise ValueError(
-            f"The agent loops {AGENT_LOOP_NAME} and {TOOL_LOOP_NAME} need the field {missing[0]!r}, which verl's V1 "
-            "trainer provides; set trainer.use_v1=True or one of verl's rollout.agent.default_agent_loop."
-        )
+    """Return the seed of one sample from the fields that verl's V1 trainer gives an agent loop."""
     return stable_seed(
         rollout_seed,
         int(sample["global_steps"]),
@@ -43,12 +34,12 @@ class _SeededLoop(AgentLoopBase):
         return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
 
 
-@register(AGENT_LOOP_NAME)
+@register("seeded_single_turn_agent")
 class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
     """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
 
 
-@register(TOOL_LOOP_NAME)
+@register("seeded_tool_agent")
 class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
     """``bounded_tool_agent`` with a seed per sample and turn; ``default_agent_loop=seeded_tool_agent``."""
 

@@ -207,8 +207,6 @@ class TransformersServer:
 
     async def begin_weight_update(self) -> None:
         """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`."""
-        if self._loader is not None:
-            raise RuntimeError("A weight update is under way; finish or abandon it first.")
         self._loader = WeightLoader(self.model)
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"

@@ -30,8 +30,7 @@ RECENT = 20
 
 def logs_to_console(config: DictConfig) -> bool:
     """Return whether ``console`` is among the loggers of a run."""
-    loggers = config.trainer.get("logger", None) or []
-    return "console" in ([loggers] if isinstance(loggers, str) else loggers)
+    return "console" in (config.trainer.get("logger") or ())
 
 
 class ConsoleLines:

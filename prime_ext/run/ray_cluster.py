@@ -7,7 +7,6 @@ reserves, or GPUs for a step scorer, Ray waits silently.
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 
-ADDRESS = "RAY_ADDRESS"
-_INIT = "ray_kwargs.ray_init"
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
 # node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
 _PATHS = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR")
@@ -47,19 +44,10 @@ class ClusterTooSmall(RuntimeError):
     """A run could not get what it reserves."""
 
 
-def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return ``RAY_ADDRESS`` as an override, unless there is one; ``local`` is Ray's word for a new cluster."""
-    address = environment.get(ADDRESS, "").strip()
-    given = re.compile(rf"\+{{0,2}}{re.escape(_INIT)}\.address=")
-    if not address or address == "local" or any(map(given.match, overrides)):
-        return []
-    return [f"++{_INIT}.address={_quote(address)}"]
-
-
 def address_of(config: DictConfig) -> str | None:
-    """Return the address of the running cluster that a run connects to; None when it starts Ray itself."""
-    address = config.ray_kwargs.ray_init.get("address")
-    return None if address in (None, "", "local") else str(address)
+    """Return the address of the running cluster that ``ray.init`` connects to; None when it starts Ray itself."""
+    address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
+    return None if address in ("", "local") else str(address)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
@@ -77,12 +65,9 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
     if "PYTHONPATH" in variables:
         folders = variables["PYTHONPATH"].split(os.pathsep)
         variables["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
-    return [f"++{_INIT}.runtime_env.env_vars.{name}={_quote(value)}" for name, value in variables.items()]
-
-
-def _quote(value: str) -> str:
-    """Return a value as Hydra reads it literally."""
-    return "'" + value.replace("'", "\\'") + "'"
+    # In quotes Hydra reads a value literally.
+    quoted = {name: value.replace("'", "\\'") for name, value in variables.items()}
+    return [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in quoted.items()]
 
 
 def reserved_cpus(config: DictConfig) -> tuple[int, str]:
@@ -115,7 +100,7 @@ def check_ray(config: DictConfig) -> Iterable[str]:
     if trainer.nnodes > 1:
         yield (
             f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no address of one is "
-            f"given; start one and set {ADDRESS} (docs/how_to/multi_node.md)"
+            f"given; start one and set RAY_ADDRESS (docs/how_to/multi_node.md)"
         )
     init = config.ray_kwargs.ray_init
     needed, purpose = reserved_cpus(config)

@@ -46,10 +46,7 @@ def in_turn(
     clock: Callable[[], float] = time.process_time,
     warm_up: bool = True,
 ) -> dict[str, list[float]]:
-    """Seconds of each function, by default of the processor.
-
-    They are called in turn, so that a change of load hits all of them alike; a first round is not counted.
-    """
+    """Seconds of each function; called in turn, so that load hits all alike. A first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-int(warm_up), repeats):
         for name, function in functions.items():

@@ -193,7 +193,7 @@ async def test_without_weights_the_server_refuses_to_generate_and_a_broken_updat
 
 
 @pytest.mark.anyio
-async def test_tied_weights_may_arrive_under_any_of_their_names_but_not_with_two_values(model_path, other_model):
+async def test_tied_weights_may_arrive_under_any_of_their_names_and_others_are_refused(model_path, other_model):
     async def load(weights):
         receiver = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         loader = WeightLoader(receiver)
@@ -208,7 +208,6 @@ async def test_tied_weights_may_arrive_under_any_of_their_names_but_not_with_two
         receiver = await load([*((alias, embedding) for alias in aliases), *others])
         assert torch.equal(receiver(torch.tensor([PROMPT])).logits, other_model(torch.tensor([PROMPT])).logits)
     for weights, message in (
-        ([("lm_head.weight", embedding), ("model.embed_tokens.weight", embedding + 1)], "tied in the rollout model"),
         ([("nothing", torch.zeros(2))], "not in the rollout model"),
         ([("model.norm.weight", torch.zeros(2))], "has shape"),
     ):
@@ -241,7 +240,5 @@ def test_every_sample_of_a_step_has_its_own_reproducible_seed():
     seeds = [sample_seed(5, sample | change) for change in changes] + [sample_seed(6, sample)]
     assert len(set(seeds)) == len(seeds)
     assert sample_seed(5, sample | {"uid": "random"}) == seeds[0]  # nothing that another run would name otherwise
-    with pytest.raises(ValueError, match="trainer.use_v1=True"):
-        sample_seed(5, {"raw_prompt": []})
     # The same everywhere.
     assert stable_seed(1, "a", [2]) == 1855870061761875673

@@ -137,7 +137,8 @@ def train(folder: Path, overrides: list[str], config: str = PRIME) -> dict[int, 
 
 
 def log_size(output: Path) -> int:
-    return (output / "log.txt").stat().st_size if output.exists() else 0
+    log = output / "log.txt"
+    return log.stat().st_size if log.exists() else 0
 
 
 def ray_was_too_slow(output: Path, begin: int) -> bool:

@@ -33,7 +33,7 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
         assert all(math.isfinite(logged[f"pspo/{name}"]) for name in names)
         # The verifier of this task is made to fail on some responses; what needs it is dropped.
         assert logged["pspo/reward_failure"] == logged["pspo/dropped"] / 4
-        # What is paid at step ends adds up to what the manager said.
+        # What is paid at step ends adds up to the manager's score.
         assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
         assert logged["actor/grad_norm"] > 0 and math.isfinite(logged["critic/vf_loss"])
     # verl's own way: means of the manager's numbers over the validation set.

@@ -170,9 +170,6 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
 )
 def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
     assert tokens_of(planned(changes))["PRM reference"] == tokens
-    assert part(planned(changes), "PRM reference").logits == (
-        tokens * VOCABULARY * 8 if not changes else 256 * VOCABULARY * 4 * 2
-    )
 
 
 def test_a_critic_has_values_in_place_of_logits(planned):

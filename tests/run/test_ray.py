@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from prime_ext import train
 from prime_ext.config.compose import compose_config
-from prime_ext.run.ray_cluster import ClusterTooSmall, address_words, check_ray, environment_words, require_resources
+from prime_ext.run.ray_cluster import ClusterTooSmall, address_of, check_ray, environment_words, require_resources
 
 VARIABLES = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
@@ -19,10 +19,12 @@ def config_of(**init):
     return OmegaConf.create({"ray_kwargs": {"ray_init": init}})
 
 
-def test_the_address_of_the_environment_becomes_part_of_the_configuration():
-    assert address_words([], {"RAY_ADDRESS": "10.0.0.1:6379"}) == ["++ray_kwargs.ray_init.address='10.0.0.1:6379'"]
-    assert address_words([], {"RAY_ADDRESS": "local"}) == address_words([], {}) == []
-    assert address_words(["+ray_kwargs.ray_init.address=10.0.0.2:6379"], {"RAY_ADDRESS": "10.0.0.1:6379"}) == []
+def test_the_address_is_that_of_the_configuration_or_of_the_environment(monkeypatch):
+    assert address_of(config_of()) is None and address_of(config_of(address="local")) is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert address_of(config_of()) == "10.0.0.1:6379" and address_of(config_of(address="h:1")) == "h:1"
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert address_of(config_of()) is None
 
 
 def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):
@@ -67,6 +69,7 @@ def composed(*words, name="prime_trainer"):
 def machine(monkeypatch):
     """A machine for GPUs with many CPUs."""
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
 
 
@@ -76,6 +79,10 @@ def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, words, cpus):
     monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
     (problem,) = check_ray(config)
     assert f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem and "Ray would wait forever" in problem
+    # It is among the checks of a run that is to start.
+    for name in ("check_config", "check_files"):
+        monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
+    assert train.preflight("prime_trainer", [*NODE, *words])[1] == [problem]
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     assert list(check_ray(config)) == []
     assert len(list(check_ray(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
@@ -122,14 +129,6 @@ NO_GPU = r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower"
 def test_a_cluster_that_is_too_small_is_refused_instead_of_waited_for(config, nodes, said):
     with pytest.raises(ClusterTooSmall, match=said) if said else nullcontext():
         require_resources(config, nodes)
-
-
-def test_a_run_is_checked_when_it_starts(monkeypatch):
-    for name in ("check_config", "check_files"):
-        monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    (problem,) = train.preflight("prime_trainer", NODE)[1]
-    assert problem.startswith("ray_kwargs.ray_init.num_cpus=4:")
 
 
 def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):

@@ -83,12 +83,8 @@ def worker_config(
 ) -> TrainingWorkerConfig:
     """Settings of a worker whose weights at rest are fp32.
 
-    Args:
-        path: folder of the model.
-        fused: backend of fused kernels.
-        strategy: ``fsdp`` or ``fsdp2``.
-        compute: dtype of the passes; None: fp32 on the CPU, bf16 elsewhere.
-        offload: whether weights and optimizer states are on the host between passes.
+    ``fused`` is a backend of fused kernels, ``compute`` the dtype of the passes: by default fp32 on the CPU, bf16
+    elsewhere. With ``offload`` weights and optimizer states are on the host between passes.
     """
     compute = compute or ("fp32" if get_device_name() == "cpu" else "bf16")
     return TrainingWorkerConfig(
