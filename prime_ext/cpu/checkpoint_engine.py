@@ -8,6 +8,7 @@ worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -20,7 +21,6 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 from prime_ext.cpu.weights import pack_in_buckets
 
 BACKEND = "tcp"
-
 _READY, _END = b"ready", b""
 
 
@@ -81,8 +81,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     ) -> dict[str, float]:
         """Send all weights. Every rank walks through them, because gathering a shard takes all ranks."""
         if not self.is_master:
-            for _ in weights:
-                pass
+            deque(weights, maxlen=0)
             return {}
         n_bytes = 0
         async for bucket in pack_in_buckets(weights, self.bucket_size):

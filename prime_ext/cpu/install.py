@@ -135,8 +135,7 @@ def install_rollout() -> None:
 def install() -> None:
     """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
 
-    Raises:
-        RuntimeError: a name of verl that CPU mode relies on is gone, or verl's workers are already imported.
+    RuntimeError: verl's workers are already imported.
     """
     global _installed
     if _installed:

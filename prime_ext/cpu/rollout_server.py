@@ -26,14 +26,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 _GATHER_SECONDS = 0.005
 # Sampling parameters that mean something only at other values than these.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (None, 1, 1.0),
-    "presence_penalty": (None, 0, 0.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "min_p": (None, 0, 0.0),
-    "n": (None, 1),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "prompt_logprobs"), (None, 0)),
+    **dict.fromkeys(("repetition_penalty", "n"), (None, 1)),
     "stop": (None, [], ()),
-    "prompt_logprobs": (None, False),
-    "logprobs": (None, True, False, 0),
+    "logprobs": (None, 0, 1),
 }
 
 

@@ -101,8 +101,7 @@ def _declared(root: Path) -> dict[int, str]:
 def repair_tracker(root: Path) -> int | None:
     """Let the tracker name the latest whole checkpoint, unless it names one. Return its step; None if there is none.
 
-    Raises:
-        CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
+    CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _declared(root)
     steps = [step for step, problem in declared.items() if not problem]

@@ -7,6 +7,7 @@ reserves, or GPUs for a step scorer, Ray waits silently.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,9 @@ from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
 # node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
 _PATHS = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR")
-_NAMES = (
-    *_PATHS,
-    "HF_HUB_OFFLINE",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "PYTHONPATH",
-    "PYTHONWARNINGS",
-    "TOKENIZERS_PARALLELISM",
-    "TORCH_COMPILE_DISABLE",
-    "TQ_LOGGING_LEVEL",
-    "TQ_NUM_THREADS",
-    "VERL_LOGGING_LEVEL",
-    "VERL_PLATFORM",
-    "VERL_USE_EXTERNAL_MODULES",
+_NAMES = re.compile(
+    r"(VERL|TQ)_\w+|PYTHON(HASHSEED|PATH|WARNINGS)|HF_HUB_OFFLINE|OMP_NUM_THREADS|TENSORBOARD_DIR|"
+    r"TOKENIZERS_PARALLELISM|TORCH_COMPILE_DISABLE"
 )
 # verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
 CPUS_PER_RANK = 3
@@ -58,7 +48,8 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
     if address_of(config) is None:
         return []
     configured = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
-    variables = {name: environment[name] for name in _NAMES if environment.get(name) and name not in configured}
+    given = {name: value for name, value in environment.items() if value and _NAMES.fullmatch(name)}
+    variables = {name: value for name, value in given.items() if name not in configured}
     for name in _PATHS:
         if name in variables:
             variables[name] = str(Path(variables[name]).expanduser().absolute())

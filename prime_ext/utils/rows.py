@@ -31,10 +31,9 @@ class BadRow(ValueError):
 
 
 def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
-    """Rows with their numbers from 1 (in JSON Lines, of the line); what is no row comes as a :class:`BadRow`.
+    """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a :class:`BadRow`.
 
-    Raises:
-        SourceError: no such file or format, not text, or broken beyond its rows.
+    SourceError: no such file or format, not text, or broken beyond its rows.
     """
     if not path.is_file():
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
@@ -103,17 +102,15 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
     """A list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
-    first = file.readline()
-    rest = file.read()
+    text = file.read()
     try:
-        value = json.loads(first + rest)
+        value = json.loads(text)
     except ValueError as error:
-        try:
-            json.loads(first)
-        except ValueError:
-            raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
         # Not splitlines: it also splits where JSON allows a separator inside a text.
-        yield from (_parsed(line) for line in (first, *rest.split("\n")) if line.strip())
+        rows = [_parsed(line) for line in text.split("\n") if line.strip()]
+        if not rows or isinstance(rows[0], BadRow):
+            raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
+        yield from rows
         return
     if isinstance(value, list):
         yield from map(_object, value)
@@ -152,10 +149,8 @@ def hub_rows(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers from 1.
 
-    ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names.
-
-    Raises:
-        SourceError: it cannot be fetched.
+    ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names. SourceError: it
+    cannot be fetched.
     """
     from datasets import load_dataset
 

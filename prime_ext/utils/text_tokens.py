@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 Prompt = str | list[dict[str, Any]]
-
 STEP_PREFIX = "Step {n}: "
 STEP_SEPARATOR = "\n\n"
 
@@ -55,10 +54,7 @@ class TokenizedSteps:
 class TextEncoder:
     """Turns prompts and responses into tokens with a fast tokenizer, which knows the characters of each token.
 
-    Responses end with the end-of-sequence token if ``append_eos``.
-
-    Raises:
-        TextError: the tokenizer is not fast, or has no end-of-sequence token to append.
+    Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not fast, or has none.
     """
 
     def __init__(self, tokenizer: Any, append_eos: bool = True):
@@ -78,13 +74,10 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """Tokens of the prompt up to where the response starts.
+        """Return the tokens up to where the response starts: through the chat template, with the generation prompt.
 
-        With a chat template the generation prompt is added; without one the text stands alone, after the
-        beginning-of-sequence token if the tokenizer adds it.
-
-        Raises:
-            TextError: chat messages without a chat template, or a prompt without tokens.
+        Without a template the text stands alone, after the beginning-of-sequence token if the tokenizer adds it.
+        TextError: chat messages without a chat template, or a prompt without tokens.
         """
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(messages_of(prompt), tokenize=False, add_generation_prompt=True)
@@ -106,10 +99,7 @@ class TextEncoder:
         """Return the tokens of a response, and the index of the last token of each step.
 
         That is the last token that holds a character before the step's ``char_ends``. The end of sequence belongs to
-        the last step.
-
-        Raises:
-            TextError: no token starts within a step or before it.
+        the last step. TextError: no token starts within a step or before it.
         """
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, starts = list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
