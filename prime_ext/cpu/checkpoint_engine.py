@@ -8,7 +8,6 @@ worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -81,7 +80,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     ) -> dict[str, float]:
         """Send all weights. Every rank walks through them, because gathering a shard takes all ranks."""
         if not self.is_master:
-            deque(weights, maxlen=0)
+            for _ in weights:
+                pass
             return {}
         n_bytes = 0
         async for bucket in pack_in_buckets(weights, self.bucket_size):
