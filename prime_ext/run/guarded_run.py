@@ -45,7 +45,7 @@ class GuardedRunMixin(_Trainer):
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
-        self._workers = workers_of(self, agent_loop_manager)
+        self._watched = workers_of(self, agent_loop_manager)
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         wait = self.replay_buffer._wait_for_next_poll
 
@@ -64,7 +64,7 @@ class GuardedRunMixin(_Trainer):
             # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
             time.sleep(SECONDS_UNTIL_KNOWN)
             try:
-                death = find_death(self._workers)
+                death = find_death(self._watched)
             except Exception:
                 death = ""  # Ray itself is gone
             if death:
@@ -100,7 +100,7 @@ class GuardedRunMixin(_Trainer):
         """
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-            if death := find_death(self._workers):
+            if death := find_death(self._watched):
                 raise WorkerDied(death)
 
     def _load_checkpoint(self) -> None:
