@@ -144,7 +144,7 @@ def test_files_that_grew_or_were_added_are_no_damage_and_a_broken_marker_is_one(
     write_part(tmp_path, 2, PARTS[0], "more than it was")
     write_part(tmp_path, 2, "exported/weights", "new")
     assert resumes_from(tmp_path) == 2
-    cut_short(folder_of(tmp_path, 2) / MARKER)
+    (folder_of(tmp_path, 2) / MARKER).write_text('{"files": ')
     assert checkpoint.complete_steps(tmp_path) == []
 
 
