@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
@@ -21,9 +22,6 @@ from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 _LONGEST = 300
 
@@ -74,7 +72,7 @@ def main() -> None:
         checks.finish()
 
 
-def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunChecks | None]:
+def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChecks | None]:
     """Return the configuration of a run that may start, and what to check after it; end the process if it may not."""
     config, problems = preflight(name, overrides)
     path, checks = None, None
@@ -98,7 +96,7 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunCh
     return config, checks
 
 
-def folder_in_use(config: "DictConfig") -> str:
+def folder_in_use(config: DictConfig) -> str:
     """Return why no run may start in the folder of this one; empty if it may."""
     if config.trainer.get("val_only", False):
         return ""
@@ -112,7 +110,7 @@ def folder_in_use(config: "DictConfig") -> str:
     return ""
 
 
-def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
+def preflight(config_name: str, overrides: list[str]) -> tuple[DictConfig | None, list[str]]:
     """Return the resolved configuration (None if it does not compose), and one line per problem."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 

@@ -10,7 +10,6 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.plugin.platform import get_platform
-from verl.workers.config import RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -36,19 +35,14 @@ def _server_name(replica_rank: int, suffix: str = "") -> str:
     return f"{ROLLOUT_NAME}_server_{replica_rank}{suffix}"
 
 
-def _check_config(config: RolloutConfig) -> None:
-    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    wrong = [f"rollout.{name}={getattr(config, name)}" for name in sizes if getattr(config, name) != 1]
-    if wrong:
-        raise ValueError(f"{_NAMED} runs one replica per rank; set {wrong[0].split('=')[0]}=1.")
-
-
 class TransformersReplica(RolloutReplica):
     """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is asked for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _check_config(self.config)
+        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+            if getattr(self.config, name) != 1:
+                raise ValueError(f"{_NAMED} runs one replica per rank; set rollout.{name}=1.")
         if self.is_reward_model or self.is_teacher_model:
             raise ValueError(f"{_NAMED} serves the policy only, not a reward or teacher model.")
 
@@ -65,7 +59,7 @@ class TransformersReplica(RolloutReplica):
             runtime_env={"env_vars": devices | forwarded},
         )
         server = actor.remote(self.config, self.model_config)
-        await server.ping.remote()
+        await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server
         self._server_address = name
@@ -76,16 +70,7 @@ class TransformersServerAdapter(BaseRollout):
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        _check_config(self.config)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._handle: ray.actor.ActorHandle | None = None
-
-    @property
-    def server(self) -> ray.actor.ActorHandle:
-        """Handle of the server, which starts after this object."""
-        if self._handle is None:
-            self._handle = ray.get_actor(_server_name(self.replica_rank))
-        return self._handle
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing to do: the server keeps its memory."""
@@ -110,11 +95,12 @@ class TransformersServerAdapter(BaseRollout):
         if peft_config is not None:
             raise ValueError(f"{_NAMED} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True.")
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
-        await self.server.begin_weight_update.remote()
+        server = ray.get_actor(_server_name(self.replica_rank))
+        await server.begin_weight_update.remote()
         try:
             async for bucket in pack_in_buckets(weights, bucket_bytes):
-                await self.server.receive_weights.remote(bucket)
-            await self.server.finish_weight_update.remote(global_steps)
+                await server.receive_weights.remote(bucket)
+            await server.finish_weight_update.remote(global_steps)
         except BaseException:
-            await self.server.abandon_weight_update.remote()
+            await server.abandon_weight_update.remote()
             raise

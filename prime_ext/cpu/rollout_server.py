@@ -122,10 +122,6 @@ class TransformersServer:
         )
         return model, generator
 
-    async def ping(self) -> bool:
-        """Return True once the server is built."""
-        return True
-
     async def generate(
         self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **more: Any
     ) -> TokenOutput:

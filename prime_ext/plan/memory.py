@@ -85,11 +85,11 @@ def adapter_weights(path: str, rank: int, target_modules: Any, trust_remote_code
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     model = _build_empty_model(path, trust_remote_code)
     adapter = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
-    return _count(adapter, only_trained=True)
+    return adapter.get_nb_trainable_parameters()[0]
 
 
-def _count(module: Any, only_trained: bool = False) -> int:
-    return sum(weight.numel() for weight in module.parameters() if weight.requires_grad or not only_trained)
+def _count(module: Any) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def _build_empty_model(path: str, trust_remote_code: bool) -> Any:

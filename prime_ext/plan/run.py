@@ -58,8 +58,12 @@ def main(arguments: list[str]) -> int:
             not_here = [] if problems else check_files(config)
             if options.model_configs:
                 replace_missing_models(config, options.model_configs)
-            size = options.device_memory
-            plan = plan_run(config, size * GIB if size else detect_device_bytes(config.trainer), options.mean_tokens)
+            size = options.device_memory and options.device_memory * GIB
+            if size is None and config.trainer.device == "cpu":
+                size = psutil.virtual_memory().total / config.trainer.n_gpus_per_node
+            elif size is None and torch.cuda.is_available():
+                size = float(torch.cuda.get_device_properties(0).total_memory)
+            plan = plan_run(config, size, options.mean_tokens)
         except ValueError as error:
             print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)
             return 2
@@ -75,13 +79,6 @@ def replace_missing_models(config: DictConfig, model_configs: Path) -> None:
         described = model_configs / path.name
         if path.name and not (path / "config.json").is_file() and (described / "config.json").is_file():
             OmegaConf.update(config, key, str(described))
-
-
-def detect_device_bytes(trainer: Any) -> float | None:
-    """Return the memory of an accelerator, or a rank's share of the host's; None where it is unknown."""
-    if trainer.device == "cpu":
-        return psutil.virtual_memory().total / trainer.n_gpus_per_node
-    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def render(plan: dict[str, Any], not_here: list[str]) -> str:

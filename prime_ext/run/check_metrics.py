@@ -12,19 +12,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
 ENVIRONMENT = "PRIME_EXT_CHECKS"
 DEFAULT = "default"
-STEP = "step"
-EPOCH = "training/epoch"
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class RunChecks:
         if not metrics:
             return [f"{self.path} has no metrics"]
         problems = []
-        lasts: dict[str, float] = {STEP: max(metrics)}
+        lasts: dict[str, float] = {"step": max(metrics)}
         for values in metrics.values():
             lasts |= {name: value for name, value in values.items() if value is not None}
         if self.reached and not any(lasts.get(name, -math.inf) >= least for name, least in self.reached.items()):
@@ -84,7 +80,7 @@ def checks_requested() -> bool:
     return bool(word)
 
 
-def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
+def checks_of_rl(config: DictConfig, path: Path | None) -> RunChecks | None:
     """Return what every healthy RL run with metrics in ``path`` leaves; None if ``PRIME_EXT_CHECKS`` is not set.
 
     SettingsError: its value is not known, or the run has no metrics file.
@@ -95,7 +91,7 @@ def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
         raise SettingsError(f"{ENVIRONMENT}={DEFAULT}: add `file` to trainer.logger, whose metrics are checked")
     trainer, steps = config.trainer, config.trainer.total_training_steps
     # The data end a run, too; its last step then belongs to the last epoch.
-    reached = ({} if steps is None else {STEP: steps}) | {EPOCH: trainer.total_epochs - 1}
+    reached = ({} if steps is None else {"step": steps}) | {"training/epoch": trainer.total_epochs - 1}
     names = []
     if steps is None or trainer.critic_warmup < steps:
         names += ["actor/pg_loss", "actor/grad_norm"]
