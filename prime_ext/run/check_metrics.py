@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a finished run: all its steps are there, its metrics are finite, a checkpoint is complete.
 
-Training runs check themselves when ``PRIME_EXT_CHECKS=default`` is set, as the recipes do. They read the file of verl's
-``file`` logger, including the parts of earlier starts (:mod:`prime_ext.run.metrics_file`), and exit with status 1 and
-one line per problem if something is wrong.
+Training runs check themselves when ``PRIME_EXT_CHECKS=default`` is set, as the recipes do. They read the metrics of
+all starts, and exit with status 1 and one line per problem if something is wrong.
 """
 
 import math

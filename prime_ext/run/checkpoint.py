@@ -52,10 +52,7 @@ def damage(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a checkpoint of the same step is written again, or deleted.
-
-    A tracker that names this step is set back to the latest other whole checkpoint.
-    """
+    """Withdraw the declaration before a step is saved again or deleted; the tracker then names another whole one."""
     (folder / MARKER).unlink(missing_ok=True)
     root = folder.parent
     match = _FOLDER.fullmatch(folder.name)
@@ -125,10 +122,7 @@ def repair_tracker(root: Path) -> int | None:
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:
-    """Delete whole checkpoints older than the ``keep`` latest ones, and remains of unfinished saves before ``newest``.
-
-    Nothing is deleted when ``keep`` is None.
-    """
+    """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves before ``newest``."""
     if not keep:
         return
     kept = set([step for step in complete_steps(root) if step <= newest][-keep:])

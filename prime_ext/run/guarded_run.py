@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-
 SECONDS_UNTIL_KNOWN = 2.0
 SECONDS_BETWEEN_LOOKS = 5.0
 

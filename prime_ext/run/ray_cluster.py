@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run needs of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
 
-Ray that a run starts itself hands its environment on. Workers of a running cluster have that of ``ray start`` instead,
-on every node; what a run needs and a recipe sets has to travel with ``ray.init``. With fewer logical CPUs than it
-reserves, or GPUs for a step scorer, Ray waits silently.
+Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel with ``ray.init``.
+With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits silently.
 """
 
 import os

@@ -126,14 +126,8 @@ def lock_folder(folder: Path, advice: str = _ADVICE) -> Iterator[None]:
 class LineFile:
     """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it takes new ones.
 
-    Args:
-        path: of the file; it need not exist.
-        key: returns the key of a row.
-        fields: names of what a line holds.
-        wanted: the keys that belong here, in order; None for any, in the order in which they come.
-
-    Raises:
-        RunError: a line is broken, belongs to no wanted key, or is there twice. Nothing is changed.
+    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for any, in the order in
+    which they come. RunError: a line is broken, belongs to no wanted key, or is there twice. Nothing is changed then.
     """
 
     def __init__(

@@ -103,10 +103,7 @@ def fetch_turn_rewards(keys: Sequence[str], partition_id: str, name: str) -> lis
 
 
 def fetch_counts(keys: Sequence[str], partition_id: str) -> dict[str, float]:
-    """Return the mean over trajectories of what agent loops and tools count in ``extra_fields``, by ``field/name``.
-
-    A trajectory without the field counts as 0.
-    """
+    """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``; missing counts are 0."""
     sums: Counter[str] = Counter()
     for extra in _values(keys, partition_id, "extra_fields"):
         for field, values in extra.items() if isinstance(extra, Mapping) else ():
