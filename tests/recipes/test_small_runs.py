@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that two small recipes make before they train, and the command for verl's collection of recipes."""
+"""The data that two small recipes make before they train, and the recipe for verl's collection."""
 
 import asyncio
 import os
