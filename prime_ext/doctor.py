@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m prime_ext.doctor``: what is installed here, whether verl loads prime_ext, and what to repair.
 
-Exits with 1 and one line per problem, each with what to do about it; with 0 otherwise. ``--json`` prints the same for
-programs. ``--plan`` prints instead what an RL run needs: memory per device, hours, and whether it fits.
+Exits with 1 and one line per problem, each with what to do about it; with 0 otherwise. ``--plan`` prints instead what
+an RL run needs: memory per device, hours, and whether it fits.
 """
 
 import argparse
 import importlib
-import json
 import os
 import platform
 import shutil
@@ -21,6 +20,7 @@ import psutil
 import torch
 
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
+from prime_ext.cpu import is_active
 from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
 
 SUPPORTED_VERL = "0.9.1"
@@ -45,14 +45,6 @@ def diagnose() -> tuple[dict[str, object], list[str]]:
     return facts, problems
 
 
-def _on_cpu() -> bool:
-    return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
-
-
-def _gpu_count() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 def _versions(facts: dict[str, object]) -> Iterable[str]:
     facts["python"] = platform.python_version()
     for name in DISTRIBUTIONS:
@@ -70,27 +62,28 @@ def _machine(facts: dict[str, object]) -> Iterable[str]:
         yield f"only {available:.1f} GB of memory are available; close other programs, it takes {LEAST_MEMORY_GB:g} GB"
     free = shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0
     facts["shared memory"] = f"{free:.2f} GB free"
-    least = LEAST_SHARED_MEMORY_GB["cuda" if _gpu_count() else "cpu"]
+    least = LEAST_SHARED_MEMORY_GB["cuda" if torch.cuda.is_available() else "cpu"]
     if free < least:
         yield f"/dev/shm has {free:.2f} GB free, needs {least:g}; start the container with --shm-size=10g or --ipc=host"
 
 
 def _accelerators(facts: dict[str, object]) -> Iterable[str]:
-    gpus = [torch.cuda.get_device_name(index) for index in range(_gpu_count())]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_name(index) for index in range(count)]
     accelerators = gpus or (["Ascend NPU"] if find_spec("torch_npu") is not None else [])
-    engines = ["transformers"] if _on_cpu() else []
+    engines = ["transformers"] if is_active() else []
     engines += [name for name in ("vllm", "sglang", "tensorrt_llm") if find_spec(name) is not None]
     facts["accelerators"] = ", ".join(accelerators) or "none"
     facts["VERL_PLATFORM"] = os.environ.get("VERL_PLATFORM", "not set")
     facts["rollout engines"] = ", ".join(engines) or "none"
-    if gpus and _on_cpu():
+    if gpus and is_active():
         yield f"VERL_PLATFORM=cpu puts every worker on the CPU, and there are {len(gpus)} GPUs; unset it to use them"
-    elif not accelerators and not _on_cpu():
+    elif not accelerators and not is_active():
         on_cpu = "to train on the CPU, export VERL_PLATFORM=cpu and use --config-name=prime_trainer_cpu"
         yield f"PyTorch finds no accelerator; compare nvidia-smi and docs/how_to/install.md; {on_cpu}"
     if not engines:
         yield "no rollout engine is installed: pip install -e '.[gpu]' (docs/how_to/install.md)"
-    if gpus and not _on_cpu():
+    if gpus and not is_active():
         try:
             importlib.import_module("flash_attn")
         except Exception as error:
@@ -131,18 +124,14 @@ def main(arguments: list[str] | None = None) -> int:
 
         return print_plan([word for word in words if word != "--plan"])
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--plan", action="store_true", help="print what an RL run needs; see --plan --help")
-    options = parser.parse_args(words)
+    parser.parse_args(words)
     # Libraries may print while they are imported; only the report goes to stdout.
     with redirect_stdout(sys.stderr):
         facts, problems = diagnose()
-    if options.json:
-        print(json.dumps({"facts": facts, "problems": problems}, indent=2))
-    else:
-        for name, value in facts.items():
-            print(f"{name:<26}{value}")
-        print(*(f"problem: {problem}" for problem in problems), f"{len(problems)} problems found", sep="\n")
+    for name, value in facts.items():
+        print(f"{name:<26}{value}")
+    print(*(f"problem: {problem}" for problem in problems), f"{len(problems)} problems found", sep="\n")
     return 1 if problems else 0
 
 

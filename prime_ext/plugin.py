@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verl loads in every process: through the entry point group ``verl.plugins``, or, loudly,
-``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
+"""What verl loads in every process: by its entry point, or, loudly, ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
 Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; and it makes
-``use_fused_kernels`` a choice of each model. verl hides errors of entry points; ``python -m prime_ext.doctor`` shows
-them.
+``use_fused_kernels`` a choice of each model. ``python -m prime_ext.doctor`` shows errors, which verl hides.
 """
 
 import logging

@@ -3,8 +3,7 @@
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
 accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS=default``
-a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
-``RAY_ADDRESS`` connects to a running cluster (:mod:`prime_ext.run.ray_cluster`).
+a run that has ended checks itself, and exits with 1 if something is wrong. ``RAY_ADDRESS`` names a running cluster.
 """
 
 import io
@@ -12,7 +11,8 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
@@ -20,14 +20,9 @@ from prime_ext.config.variant import variant_line
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
-from prime_ext.run.ray_cluster import address_words, check_ray, environment_words
+from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-# Ray and torch say all sorts of things when a disk is full, and seldom that.
-_FULL_SHARE = 0.01
 _LONGEST = 300
 
 
@@ -47,11 +42,11 @@ def main() -> None:
         return
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
-    name, words = args.config_name or "prime_trainer", address_words(args.overrides, os.environ)
+    name, words = args.config_name or "prime_trainer", []
     config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
-        words += environment_words(config, os.environ)
+        words = environment_words(config, os.environ)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
     os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))
@@ -72,13 +67,12 @@ def main() -> None:
             # Hydra prints the error and exits.
             error = ended.__context__ if isinstance(ended, SystemExit) else ended
             print(f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
-        # With its own status.
         raise
     if checks is not None:
         checks.finish()
 
 
-def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunChecks | None]:
+def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChecks | None]:
     """Return the configuration of a run that may start, and what to check after it; end the process if it may not."""
     config, problems = preflight(name, overrides)
     path, checks = None, None
@@ -102,25 +96,22 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple["DictConfig", RunCh
     return config, checks
 
 
-def folder_in_use(config: "DictConfig") -> str:
-    """Why no run may start in the folder of this one; empty if it may."""
+def folder_in_use(config: DictConfig) -> str:
+    """Return why no run may start in the folder of this one; empty if it may."""
     if config.trainer.get("val_only", False):
         return ""
-    lock = RunLock(Path(config.trainer.default_local_dir))
     try:
+        lock = RunLock(Path(config.trainer.default_local_dir))
         lock.acquire()
+        # The trainer takes it for good, in a process of its own.
+        lock.release()
     except (RunFolderInUse, OSError) as error:
         return str(error)
-    # The trainer takes it for good, in a process of its own.
-    lock.release()
     return ""
 
 
-def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | None", list[str]]:
-    """Return the resolved configuration (None if it does not compose), and one line per problem.
-
-    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
-    """
+def preflight(config_name: str, overrides: list[str]) -> tuple[DictConfig | None, list[str]]:
+    """Return the resolved configuration (None if it does not compose), and one line per problem."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 
     try:
@@ -134,12 +125,19 @@ def preflight(config_name: str, overrides: list[str]) -> tuple["DictConfig | Non
 
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     """Return the last line of a run whose checkpoints are in ``trainer.default_local_dir``."""
-    what = f"the run failed with {one_line(error)}" if error is not None else "the run failed"
-    saved = f"nothing was saved in {checkpoints}"
+    parts = [f"the run failed with {one_line(error)}" if error is not None else "the run failed"]
+    folder = next(parent for parent in (checkpoints, *checkpoints.parents) if parent.exists())
+    usage = shutil.disk_usage(folder)
+    # Ray and torch report a full disk in many ways, and seldom by its name.
+    if usage.free < 0.01 * usage.total:
+        sizes = f"{usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left"
+        parts.append(f"the disk of {folder} is full ({sizes})")
     if steps := complete_steps(checkpoints):
         newest = f"{checkpoints}/global_step_{steps[-1]}"
-        saved = f"the newest whole checkpoint is {newest}, and the same command goes on from there"
-    return "; ".join(part for part in (what, _fullness(checkpoints), saved) if part)
+        parts.append(f"the newest whole checkpoint is {newest}, and the same command goes on from there")
+    else:
+        parts.append(f"nothing was saved in {checkpoints}")
+    return "; ".join(parts)
 
 
 def one_line(error: BaseException) -> str:
@@ -158,15 +156,6 @@ def one_line(error: BaseException) -> str:
     where = [line for line in lines[1:] if line.startswith(("class_name:", "full_key:"))]
     said = " ".join([f"{name}: {head}"[: _LONGEST - sum(map(len, where)) - 1], *where])
     return said[:_LONGEST].rstrip(": ")
-
-
-def _fullness(folder: Path) -> str:
-    while not folder.exists():
-        folder = folder.parent
-    usage = shutil.disk_usage(folder)
-    if usage.free >= _FULL_SHARE * usage.total:
-        return ""
-    return f"the disk of {folder} is full ({usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left)"
 
 
 if __name__ == "__main__":

@@ -1,38 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agent loops that give every sample its own reproducible seed.
 
-verl 0.9.1 names its requests with random ids, and several requests of one prompt are told apart by nothing else. These
-loops pass a seed in the sampling parameters, made from the rollout seed, the training step, the dataset row, the
-prompt, the number of the sample within its group, and the turn. A run that was killed and resumed then draws the same
-samples, whichever server answers and in whatever order.
+verl 0.9.1 distinguishes requests of one prompt by random ids only. These loops pass a seed in the sampling parameters,
+made from the rollout seed, the training step, the dataset row, the prompt, the number of the sample within its group,
+and the turn. A resumed run then draws the same samples, whichever server answers and in whatever order.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
 
 from prime_ext.generate.generation import stable_seed
 from prime_ext.generate.tool_agent_loop import BoundedToolAgentLoop
 
-AGENT_LOOP_NAME = "seeded_single_turn_agent"
-TOOL_LOOP_NAME = "seeded_tool_agent"
-
 
 def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
-    """Seed of one sample from the fields that verl's V1 trainer gives an agent loop.
-
-    Raises:
-        ValueError: a field is missing, as it is under verl's older trainer.
-    """
-    missing = [name for name in ("global_steps", "session_id", "raw_prompt") if name not in sample]
-    if missing:
-        raise ValueError(
-            f"The agent loops {AGENT_LOOP_NAME} and {TOOL_LOOP_NAME} need the field {missing[0]!r}, which verl's V1 "
-            "trainer provides; set trainer.use_v1=True or one of verl's rollout.agent.default_agent_loop."
-        )
+    """Return the seed of one sample from the fields that verl's V1 trainer gives an agent loop."""
     return stable_seed(
         rollout_seed,
         int(sample["global_steps"]),
@@ -42,22 +28,20 @@ def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:
     )
 
 
-@register(AGENT_LOOP_NAME)
-class SeededSingleTurnAgentLoop(SingleTurnAgentLoop):
+class _SeededLoop(AgentLoopBase):
+    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
+        seed = sample_seed(self.rollout_config.seed, kwargs)
+        return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
+
+
+@register("seeded_single_turn_agent")
+class SeededSingleTurnAgentLoop(_SeededLoop, SingleTurnAgentLoop):
     """verl's single-turn loop with a seed per sample; ``rollout.agent.default_agent_loop=seeded_single_turn_agent``."""
 
-    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        seed = sample_seed(self.rollout_config.seed, kwargs)
-        return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
 
-
-@register(TOOL_LOOP_NAME)
-class SeededToolAgentLoop(BoundedToolAgentLoop):
+@register("seeded_tool_agent")
+class SeededToolAgentLoop(_SeededLoop, BoundedToolAgentLoop):
     """``bounded_tool_agent`` with a seed per sample and turn; ``default_agent_loop=seeded_tool_agent``."""
-
-    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        seed = sample_seed(self.rollout_config.seed, kwargs)
-        return await super().run({**sampling_params, "seed": seed}, priority=priority, **kwargs)
 
     async def _handle_generating_state(
         self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False

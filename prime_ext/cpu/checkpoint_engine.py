@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights from the trainer to rollout servers in other processes, over TCP, without an accelerator.
 
-verl's separate mode wants a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
+verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
 backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module=prime_ext.cpu.checkpoint_engine``.
-
-Actor rank 0 serves, every rollout worker fetches: a worker asks for the next bucket, and once all of them have asked,
-all get it. So at most one bucket per worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
+Actor rank 0 serves: when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
+worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
 
 import asyncio
@@ -21,21 +20,15 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 from prime_ext.cpu.weights import pack_in_buckets
 
 BACKEND = "tcp"
-
 _READY, _END = b"ready", b""
 
 
 @CheckpointEngineRegistry.register(BACKEND)
 class TCPCheckpointEngine(CheckpointEngine):
-    """One end of the transfer.
+    """One end of the transfer; actor rank 0 is the master.
 
-    Args:
-        bucket_size: bytes sent at once (a larger tensor is sent alone).
-        is_master: whether this is actor rank 0.
-        timeout: seconds to wait for the other side.
-
-    Raises:
-        RuntimeError: the other side did not answer in time.
+    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: the other side did not answer within
+    ``timeout`` seconds.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout: float = 600.0) -> None:
@@ -60,11 +53,10 @@ class TCPCheckpointEngine(CheckpointEngine):
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """Actor rank 0 sends to all rollout workers, which are numbered."""
-        address = metadata[0]
 
         def arguments(receivers: list[Any]) -> dict[str, list[Any]]:
             n = len(receivers)
-            return {"receiver": receivers, "address": [address] * n, "n_receivers": [rollout_world_size] * n}
+            return {"receiver": receivers, "address": [metadata[0]] * n, "n_receivers": [rollout_world_size] * n}
 
         return arguments([None] * actor_wg_world_size), arguments(list(range(rollout_world_size)))
 

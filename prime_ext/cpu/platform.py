@@ -10,12 +10,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 
 class CPUDeviceId(str):
-    """What verl calls the device id.
-
-    verl 0.9.1 uses it as a device, ``tensor.to(get_device_id())``, and as an index,
-    ``f"{get_device_name()}:{get_device_id()}"``. The string "cpu" serves the first use; formatting it as "0", so that
-    the second gives "cpu:0", serves the other.
-    """
+    """A device id that verl can use as a device, ``tensor.to(get_device_id())``, and format as an index, in "cpu:0"."""
 
     def __new__(cls) -> "CPUDeviceId":
         return super().__new__(cls, "cpu")
@@ -34,13 +29,10 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _build_device_module() -> types.ModuleType:
     """``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device module."""
     module = types.ModuleType("prime_ext.cpu.device_module")
+    actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
+    sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
     members: dict[str, Any] = {name: member for name, member in vars(torch.cpu).items() if not name.startswith("__")}
-    members |= dict.fromkeys(
-        ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device"), _nothing
-    )
-    members |= dict.fromkeys(
-        ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"), lambda *_, **__: 0
-    )
+    members |= dict.fromkeys(actions, _nothing) | dict.fromkeys(sizes, lambda *_, **__: 0)
     members |= {
         # verl's helpers that report accelerator memory return early when this is False.
         "is_available": lambda: False,

@@ -10,7 +10,6 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.plugin.platform import get_platform
-from verl.workers.config import RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -20,6 +19,7 @@ from prime_ext.cpu.weights import Weights, pack_in_buckets
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}
+_NAMED = f"rollout.name={ROLLOUT_NAME}"
 
 
 def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
@@ -35,44 +35,31 @@ def _server_name(replica_rank: int, suffix: str = "") -> str:
     return f"{ROLLOUT_NAME}_server_{replica_rank}{suffix}"
 
 
-def _check_config(config: RolloutConfig) -> None:
-    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    wrong = [f"rollout.{name}={getattr(config, name)}" for name in sizes if getattr(config, name) != 1]
-    if wrong:
-        raise ValueError(f"rollout.name={ROLLOUT_NAME} runs one replica per rank; set {wrong[0].split('=')[0]}=1.")
-
-
 class TransformersReplica(RolloutReplica):
-    """One rollout server per training rank, on the rank's node.
-
-    Raises:
-        ValueError: tensor, data or pipeline parallelism is asked for, or the replica is for a reward or teacher model.
-    """
+    """One rollout server per training rank, on the rank's node. ValueError: it cannot be what is asked for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _check_config(self.config)
+        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
+            if getattr(self.config, name) != 1:
+                raise ValueError(f"{_NAMED} runs one replica per rank; set rollout.{name}=1.")
         if self.is_reward_model or self.is_teacher_model:
-            raise ValueError(f"rollout.name={ROLLOUT_NAME} serves the policy only, not a reward or teacher model.")
+            raise ValueError(f"{_NAMED} serves the policy only, not a reward or teacher model.")
 
     async def launch_servers(self) -> None:
         """Start the server actor and wait until its model is loaded."""
         node_id, devices = await self.workers[0].__ray_call__.remote(_node_and_devices)
         name = _server_name(self.replica_rank, self.name_suffix)
-        server = (
-            ray.remote(TransformersServer)
-            .options(
-                name=name,
-                num_cpus=0,
-                max_concurrency=self.max_concurrency,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
-                runtime_env={
-                    "env_vars": devices | {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
-                },
-            )
-            .remote(self.config, self.model_config)
+        forwarded = {key: os.environ[key] for key in _FORWARDED_VARIABLES & set(os.environ)}
+        actor = ray.remote(TransformersServer).options(
+            name=name,
+            num_cpus=0,
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+            runtime_env={"env_vars": devices | forwarded},
         )
-        await server.ping.remote()
+        server = actor.remote(self.config, self.model_config)
+        await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server
         self._server_address = name
@@ -83,22 +70,12 @@ class TransformersServerAdapter(BaseRollout):
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        _check_config(self.config)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._handle: ray.actor.ActorHandle | None = None
 
-    @property
-    def server(self) -> ray.actor.ActorHandle:
-        """Handle of the server, which starts after this object."""
-        if self._handle is None:
-            self._handle = ray.get_actor(_server_name(self.replica_rank))
-        return self._handle
+    async def nothing(self, tags: list[str] | None = None) -> None:
+        """Do nothing: the server keeps its memory."""
 
-    async def resume(self, tags: list[str]) -> None:
-        """Nothing to do: the server keeps its memory."""
-
-    async def release(self) -> None:
-        """Nothing to do: the server keeps its memory."""
+    resume = release = nothing
 
     async def update_weights(  # type: ignore[override]
         self,
@@ -110,24 +87,19 @@ class TransformersServerAdapter(BaseRollout):
     ) -> None:
         """Send all weights; requests in flight finish first with the old ones.
 
-        Raises:
-            ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
+        ValueError: another wire format than named tensors, LoRA adapters, or weights that do not match the model.
         """
         if wire_format != "named_tensors":
-            raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive "
-                "or tcp."
-            )
+            raise ValueError(f"{_NAMED} cannot receive {wire_format!r}; set checkpoint_engine.backend to naive or tcp.")
         if peft_config is not None:
-            raise ValueError(
-                f"rollout.name={ROLLOUT_NAME} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True."
-            )
+            raise ValueError(f"{_NAMED} cannot serve LoRA adapters; set actor_rollout_ref.model.lora.merge=True.")
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
-        await self.server.begin_weight_update.remote()
+        server = ray.get_actor(_server_name(self.replica_rank))
+        await server.begin_weight_update.remote()
         try:
             async for bucket in pack_in_buckets(weights, bucket_bytes):
-                await self.server.receive_weights.remote(bucket)
-            await self.server.finish_weight_update.remote(global_steps)
+                await server.receive_weights.remote(bucket)
+            await server.finish_weight_update.remote(global_steps)
         except BaseException:
-            await self.server.abandon_weight_update.remote()
+            await server.abandon_weight_update.remote()
             raise

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rollout server of CPU mode: requests in, completions out, weights updated in between.
 
-:class:`TransformersServer` is an ordinary asynchronous class without Ray; ``prime_ext.cpu.rollout`` makes it an actor.
-Its methods are those that verl's trainer, clients and checkpoint engine call on a rollout server.
+:class:`TransformersServer` has the methods that verl's trainer, clients and checkpoint engine call on a rollout server.
 """
 
 import asyncio
@@ -23,35 +22,23 @@ from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, Ge
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
 # An idle server waits this long for requests that come together, so that they are prefilled together.
 _GATHER_SECONDS = 0.005
-
 # Sampling parameters that mean something only at other values than these.
 _NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (None, 1, 1.0),
-    "presence_penalty": (None, 0, 0.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "min_p": (None, 0, 0.0),
-    "n": (None, 1),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "prompt_logprobs"), (None, 0)),
+    **dict.fromkeys(("repetition_penalty", "n"), (None, 1)),
     "stop": (None, [], ()),
-    "prompt_logprobs": (None, False),
-    "logprobs": (None, True, False, 0),
+    "logprobs": (None, 0, 1),
 }
 
 
 def build_request(
-    prompt_ids: Sequence[int],
-    sampling_params: Mapping[str, Any],
-    *,
-    config: RolloutConfig,
-    max_model_len: int,
-    seed: int,
+    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], config: RolloutConfig, max_model_len: int, seed: int
 ) -> GenerationRequest:
     """Translate what verl passes to a rollout server. Lengths are limited as verl's vLLM server limits them.
 
-    Raises:
-        ValueError: the prompt leaves no room, or a sampling parameter is not supported.
+    ValueError: the prompt leaves no room, or a sampling parameter is not supported.
     """
     room = max_model_len - len(prompt_ids)
     if room < 1:
@@ -85,13 +72,10 @@ def build_request(
 class TransformersServer:
     """Rollout server around :class:`~prime_ext.generate.generation.BatchedGenerator`.
 
-    Args:
-        config: verl's rollout config. ``load_format=dummy`` starts without weights; the first update brings them.
-        model_config: verl's model config.
-
-    The seed of a request is ``sampling_params["seed"]`` where the agent loop gives one (see
-    ``prime_ext.cpu.agent_loop``). Otherwise it is a hash of the rollout seed, the version of the weights, the prompt
-    and the number of earlier requests with this prompt since the last weight update.
+    ``load_format=dummy`` starts without weights; the first update brings them. The seed of a request is
+    ``sampling_params["seed"]`` where the agent loop gives one (``prime_ext.cpu.agent_loop``). Otherwise it is a hash of
+    the rollout seed, the version of the weights, the prompt and the number of earlier requests with this prompt since
+    the last weight update.
     """
 
     def __init__(self, config: RolloutConfig, model_config: Any) -> None:
@@ -102,9 +86,7 @@ class TransformersServer:
         positions = getattr(self.model.config, "max_position_embeddings", None)
         self._max_model_len = self.config.max_model_len or positions or 2**31
         if positions and self._max_model_len > positions:
-            raise ValueError(
-                f"rollout.max_model_len={self._max_model_len} is more than the model's {positions} positions."
-            )
+            raise ValueError(f"rollout.max_model_len={self._max_model_len} exceeds the model's {positions} positions.")
         self.global_steps: int | None = None
         self._weights_problem = "it has received no weights yet" if "dummy" in self.config.load_format else None
         self._loader: WeightLoader | None = None
@@ -141,42 +123,27 @@ class TransformersServer:
         )
         return model, generator
 
-    async def ping(self) -> bool:
-        """Return True once the server is built."""
-        return True
-
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling_params: Mapping[str, Any],
-        request_id: str,
-        image_data: Any = None,
-        video_data: Any = None,
-        audio_data: Any = None,
-        mm_processor_kwargs: Any = None,
-        priority: int = 0,
+        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **more: Any
     ) -> TokenOutput:
         """Complete one prompt. While the server is paused or loads weights, the request waits (or is turned away).
 
-        Raises:
-            ValueError: images, video or audio, a prompt that is too long, or an unsupported sampling parameter.
-            RuntimeError: the generation failed, or the weights are not complete.
+        ValueError: the request is not supported. RuntimeError: the generation failed, or the weights are not complete.
         """
-        if image_data or video_data or audio_data:
+        if any(more.get(f"{kind}_data") for kind in ("image", "video", "audio")):
             raise ValueError("rollout.name=transformers generates from text only; remove images, video and audio.")
         prompt = tuple(int(token) for token in prompt_ids)
         async with self._changed:
             await self._changed.wait_for(lambda: self._admitting or (self._paused and self._rejecting))
             if not self._admitting:
-                return self._token_output(GenerationOutput([], [], "aborted"), self.global_steps, with_log_probs=False)
+                fields = {"global_steps": self.global_steps}
+                return TokenOutput(token_ids=[], stop_reason="aborted", extra_fields=fields)
             if self._weights_problem:
                 raise RuntimeError(f"The rollout server cannot generate: {self._weights_problem}.")
             seed = sampling_params.get("seed")
             if seed is None:
                 seed = stable_seed(self.config.seed, self.global_steps, prompt, self._prompt_counts[prompt])
-            request = build_request(
-                prompt, sampling_params, config=self.config, max_model_len=self._max_model_len, seed=seed
-            )
+            request = build_request(prompt, sampling_params, self.config, self._max_model_len, seed)
             self._prompt_counts[prompt] += 1
             future: asyncio.Future[GenerationOutput] = asyncio.get_running_loop().create_future()
             self._futures[self._generator.submit(request)] = future
@@ -185,20 +152,16 @@ class TransformersServer:
             if self._worker is None:
                 self._worker = asyncio.create_task(self._decode_until_idle())
         output = await future
-        return self._token_output(output, version, with_log_probs=bool(sampling_params.get("logprobs", False)))
+        return TokenOutput(
+            token_ids=output.token_ids,
+            log_probs=output.log_probs if sampling_params.get("logprobs", False) else None,
+            stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
+            extra_fields={"global_steps": version},
+        )
 
     @property
     def _admitting(self) -> bool:
         return not self._paused and self._loader is None
-
-    @staticmethod
-    def _token_output(output: GenerationOutput, version: int | None, with_log_probs: bool) -> TokenOutput:
-        return TokenOutput(
-            token_ids=output.token_ids,
-            log_probs=output.log_probs if with_log_probs else None,
-            stop_reason="aborted" if output.stop_reason == "aborted" else "completed",
-            extra_fields={"global_steps": version},
-        )
 
     async def _decode_until_idle(self) -> None:
         await asyncio.sleep(_GATHER_SECONDS)
@@ -217,7 +180,7 @@ class TransformersServer:
             try:
                 self._resolve(await asyncio.to_thread(self._generator.step))
             except Exception as error:
-                # Whatever went wrong belongs to the requests in the batch; the server stays usable.
+                # The requests in the batch fail; the server stays usable.
                 self._generator.abort()
                 failed, self._futures = self._futures, {}
                 for future in failed.values():
@@ -236,30 +199,20 @@ class TransformersServer:
             await self._changed.wait_for(lambda: not self._futures)
 
     async def begin_weight_update(self) -> None:
-        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`.
-
-        Raises:
-            RuntimeError: an update is under way.
-        """
-        if self._loader is not None:
-            raise RuntimeError("A weight update is under way; finish or abandon it first.")
+        """Hold new requests, let those in flight finish, and make ready for :meth:`receive_weights`."""
         self._loader = WeightLoader(self.model)
         await self.wait_for_requests_to_drain()
         self._weights_problem = "its weight update did not finish"
 
-    @property
-    def _update(self) -> WeightLoader:
-        if self._loader is None:
-            raise RuntimeError("There is no weight update under way; call begin_weight_update first.")
-        return self._loader
-
     async def receive_weights(self, bucket: bytes) -> None:
-        """Copy a part of the weights into the model. Raises ValueError if they do not match it."""
-        self._update.load(bucket)
+        """Copy a part of the weights into the model. ValueError: they do not match it."""
+        assert self._loader is not None, "begin_weight_update comes first"
+        self._loader.load(bucket)
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         """Check that all weights arrived, set the version of the weights, and admit requests again."""
-        self._update.finish()
+        assert self._loader is not None, "begin_weight_update comes first"
+        self._loader.finish()
         self._weights_problem = None
         self._prompt_counts.clear()
         await self.set_global_steps(global_steps)
@@ -279,10 +232,7 @@ class TransformersServer:
     async def abort_all_requests(
         self, reset_prefix_cache: bool = True, reject_request: bool = False
     ) -> dict[str, int | list[str]]:
-        """Answer all requests with what they have so far and hold new ones until :meth:`resume_generation`.
-
-        With ``reject_request`` new requests are not held but answered as aborted at once.
-        """
+        """Answer all requests with what they have so far; hold or reject new ones until :meth:`resume_generation`."""
         async with self._changed:
             self._paused, self._rejecting = True, reject_request
             self._changed.notify_all()
@@ -299,8 +249,7 @@ class TransformersServer:
             self._changed.notify_all()
 
     async def nothing(self, *args: Any, **kwargs: Any) -> None:
-        """What verl asks of servers on accelerators: host memory is not released, keys and values live only as long as
-        their request, and there is nothing to profile."""
+        """Do nothing where verl manages memory and profiles: keys and values live only as long as their request."""
 
     # As verl's vLLM replica does it.
     sleep = wait_for_requests_to_drain

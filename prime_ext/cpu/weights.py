@@ -26,24 +26,17 @@ async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[
 
 
 class WeightLoader:
-    """One update of all weights of a model, in any number of parts.
-
-    A name may be any alias of a tied weight; if several aliases arrive they have to be equal.
-    """
+    """One update of all weights of a model, in any number of parts. A name may be any alias of a tied weight."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._targets: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
         persistent = model.state_dict(keep_vars=True)
         self._targets |= {name: tensor for name, tensor in persistent.items() if name not in self._targets}
-        self._received: dict[int, str] = {}
+        self._received: set[int] = set()
 
     @torch.no_grad()
     def load(self, bucket: bytes) -> None:
-        """Copy the tensors of a bucket into the model.
-
-        Raises:
-            ValueError: unknown name, other shape, or two values for one tied weight.
-        """
+        """Copy the tensors of a bucket into the model. ValueError: a name is unknown, or a shape differs."""
         for name, tensor in safetensors.torch.load(bucket).items():
             target = self._targets.get(name)
             if target is None:
@@ -55,23 +48,11 @@ class WeightLoader:
                 raise ValueError(
                     f"Weight {name!r} has shape {tuple(tensor.shape)}, the rollout model expects {tuple(target.shape)}."
                 )
-            value = tensor.to(target.dtype)
-            if id(target) in self._received:
-                if not torch.equal(target, value):
-                    raise ValueError(
-                        f"Weights {name!r} and {self._received[id(target)]!r} are tied in the rollout model but "
-                        "differ in the trainer; set tie_word_embeddings alike in both."
-                    )
-                continue
-            target.copy_(value)
-            self._received[id(target)] = name
+            target.copy_(tensor)
+            self._received.add(id(target))
 
     def finish(self) -> None:
-        """Check that every weight arrived.
-
-        Raises:
-            ValueError: some did not.
-        """
+        """Check that every weight arrived; ValueError if some did not."""
         missing = sorted({name for name, target in self._targets.items() if id(target) not in self._received})
         if missing:
             shown = ", ".join(missing[:3])

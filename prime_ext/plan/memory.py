@@ -50,13 +50,12 @@ class ModelShape:
 @cache
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
     """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it in errors."""
-    folder = Path(path).expanduser()
-    if not (folder / "config.json").is_file():
+    if not (Path(path).expanduser() / "config.json").is_file():
         raise SettingsError(f"{key}: {path} has no config.json; the plan reads local models only")
     try:
         model = _build_empty_model(path, trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
-        raise SettingsError(f"{key}: {folder} is not a causal language model ({str(error).splitlines()[0]})") from error
+        raise SettingsError(f"{key}: {path} is not a causal language model ({str(error).splitlines()[0]})") from error
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -86,11 +85,11 @@ def adapter_weights(path: str, rank: int, target_modules: Any, trust_remote_code
     targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     model = _build_empty_model(path, trust_remote_code)
     adapter = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
-    return _count(adapter, only_trained=True)
+    return adapter.get_nb_trainable_parameters()[0]
 
 
-def _count(module: Any, only_trained: bool = False) -> int:
-    return sum(weight.numel() for weight in module.parameters() if weight.requires_grad or not only_trained)
+def _count(module: Any) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def _build_empty_model(path: str, trust_remote_code: bool) -> Any:
@@ -181,10 +180,7 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
 
 
 def engine_memory(engine: Engine) -> dict[str, float]:
-    """Return bytes on one device; ``idle`` is what stays there between passes.
-
-    ``working`` is the maximum over a training pass, whose parts are listed, and a pass without gradients.
-    """
+    """Return bytes on one device: ``idle`` between passes, ``working`` at the maximum of all kinds of passes."""
     weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
     gradients = engine.trained * engine.weight_bytes / engine.shards
     optimizer = 2 * gradients  # Adam's two states
@@ -204,8 +200,8 @@ def engine_memory(engine: Engine) -> dict[str, float]:
 def pass_memory(engine: Engine) -> dict[str, float]:
     """Return the bytes that a pass over a micro-batch needs in addition to weights, gradients and states.
 
-    FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block. Kept are all
-    activations of one block, and of each other block its input or all.
+    FSDP gathers the weights outside of the blocks, a block with its gradients, and the next block. All activations of
+    one block are kept, and of each other block its input or all.
     """
     shape = engine.shape
     blocks = min(2, shape.layers) + bool(engine.trained)
@@ -215,11 +211,11 @@ def pass_memory(engine: Engine) -> dict[str, float]:
     return {
         "gathered": float(shape.root_weights + blocks * shape.block_weights) * engine.compute_bytes,
         "activations": float(engine.tokens * kept * engine.compute_bytes),
-        "logits": logit_bytes(engine),
+        "logits": _logit_bytes(engine),
     }
 
 
-def logit_bytes(engine: Engine) -> float:
+def _logit_bytes(engine: Engine) -> float:
     """Return the logits that exist at once, and what fused log-probabilities need instead."""
     vocabulary, tokens = engine.shape.vocabulary, engine.tokens
     if engine.backend is None:

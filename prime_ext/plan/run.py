@@ -4,7 +4,7 @@
 Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits, 1 when it would not
 start or not fit, 2 when there is no plan. Seconds are FLOPs over the peak of a device and an assumed utilization, which
 no run on a GPU has confirmed. The share of generation comes from the paper (arXiv 2502.01456, table 2: 8 A800,
-Eurus-2-7B, responses of up to 3,072 tokens). docs/explanation/decisions/plan.md compares with verl's FLOPs counter.
+Eurus-2-7B, responses of up to 3,072 tokens).
 """
 
 import argparse
@@ -37,7 +37,6 @@ DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 UTILIZATION = 0.25
 # Seconds of the rollout, and of everything except it and the PRM, over those of the policy's update.
 REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
-MODEL_KEYS = ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path")
 
 
 def main(arguments: list[str]) -> int:
@@ -57,9 +56,14 @@ def main(arguments: list[str]) -> int:
             config = compose_for_verl(options.config_name, options.overrides)
             problems = check_config(config)
             not_here = [] if problems else check_files(config)
-            replace_missing_models(config, options.model_configs)
-            size = options.device_memory
-            plan = plan_run(config, size * GIB if size else detect_device_bytes(config.trainer), options.mean_tokens)
+            if options.model_configs:
+                replace_missing_models(config, options.model_configs)
+            size = options.device_memory and options.device_memory * GIB
+            if size is None and config.trainer.device == "cpu":
+                size = psutil.virtual_memory().total / config.trainer.n_gpus_per_node
+            elif size is None and torch.cuda.is_available():
+                size = float(torch.cuda.get_device_properties(0).total_memory)
+            plan = plan_run(config, size, options.mean_tokens)
         except ValueError as error:
             print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)
             return 2
@@ -68,20 +72,13 @@ def main(arguments: list[str]) -> int:
     return 1 if plan["warnings"] else 0
 
 
-def replace_missing_models(config: DictConfig, model_configs: Path | None) -> None:
-    """Let models that are not on this machine be the folder of the same name in ``model_configs``, in place."""
-    for key in MODEL_KEYS:
-        path = OmegaConf.select(config, key)
-        is_missing = path and not (Path(path).expanduser() / "config.json").is_file()
-        if model_configs and is_missing and (model_configs / Path(path).name / "config.json").is_file():
-            OmegaConf.update(config, key, str(model_configs / Path(path).name))
-
-
-def detect_device_bytes(trainer: Any) -> float | None:
-    """Return the memory of an accelerator, or a rank's share of the host's; None where it is unknown."""
-    if trainer.device == "cpu":
-        return psutil.virtual_memory().total / trainer.n_gpus_per_node
-    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+def replace_missing_models(config: DictConfig, model_configs: Path) -> None:
+    """Replace models that are not on this machine by the folder of the same name in ``model_configs``."""
+    for key in ("actor_rollout_ref.model.path", "critic.model.path", "prm.model.path", "prm.reference_path"):
+        path = Path(OmegaConf.select(config, key) or ".").expanduser()
+        described = model_configs / path.name
+        if path.name and not (path / "config.json").is_file() and (described / "config.json").is_file():
+            OmegaConf.update(config, key, str(described))
 
 
 def render(plan: dict[str, Any], not_here: list[str]) -> str:
@@ -123,8 +120,8 @@ def _gib(size: float) -> str:
 def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> dict[str, Any]:
     """Return what a run of ``prime_ext.train`` needs; sizes are bytes per device.
 
-    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest. Raises SettingsError
-    where a model cannot be read, or an engine is not one of FSDP's.
+    ``mean_tokens`` is the mean length of prompt and response, for the hours; None for the longest. SettingsError: a
+    model cannot be read, or an engine is not one of FSDP's.
     """
     longest = int(config.data.max_prompt_length + config.data.max_response_length)
     engines = read_engines(config, longest)
@@ -148,10 +145,10 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     flops *= min(mean_tokens or longest, longest) / longest
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    missing = "the step reward model" if scores_steps(config) else ""
+    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):
-        missing = f"the {servers} devices that generate at the same time"
-    facts = {
+        facts["not in the plan"] = f"the {servers} devices that generate at the same time"
+    facts |= {
         "device": config.trainer.device,
         "devices": devices,
         "rollouts per step": rollouts,
@@ -161,7 +158,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
     }
     return {
-        "facts": {"not in the plan": missing, **facts} if missing else facts,
+        "facts": facts,
         "memory": memory,
         "rollout": rollout,
         "phases": phases,

@@ -17,11 +17,10 @@ from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check
 from prime_ext.preflight.prm import check_prm
 from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
-from prime_ext.run.ray_cluster import address_words
 
 
 def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
-    """Compose and resolve, with ``RAY_ADDRESS``. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
+    """Compose and resolve. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
 
     Raises:
         SettingsError: it does not compose.
@@ -29,7 +28,7 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    return compose_config(config_name, [*overrides, *address_words(overrides, os.environ)])
+    return compose_config(config_name, overrides)
 
 
 def check_config(config: DictConfig) -> list[str]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a finished run: all its steps are there, its metrics are finite, a checkpoint is complete.
 
-Training runs check themselves when ``PRIME_EXT_CHECKS=default`` is set, as the recipes do. They read the file of verl's
-``file`` logger, including the parts of earlier starts (:mod:`prime_ext.run.metrics_file`), and exit with status 1 and
-one line per problem if something is wrong.
+Training runs check themselves when ``PRIME_EXT_CHECKS=default`` is set, as the recipes do. They read the metrics of
+all starts, and exit with status 1 and one line per problem if something is wrong.
 """
 
 import math
@@ -12,48 +11,36 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
 ENVIRONMENT = "PRIME_EXT_CHECKS"
 DEFAULT = "default"
-STEP = "step"
-EPOCH = "training/epoch"
-# Values by step; None stands for what JSON has no word for: NaN and infinity.
-Metrics = Mapping[int, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
 class RunChecks:
-    """What a healthy run leaves.
+    """What a healthy run leaves."""
 
-    Attributes:
-        path: of the metrics file.
-        finite: metrics that must have been logged, with a finite number every time.
-        reached: metrics by name, and the least last value; one of them is enough. ``step`` is the step itself.
-        without_gaps: whether every step from the first one to the last must have been logged.
-        checkpoints: folder that must hold a complete checkpoint; None for none.
-    """
-
-    path: Path
-    finite: tuple[str, ...]
+    path: Path  # of the metrics file
+    finite: tuple[str, ...]  # metrics that must have been logged, with a finite number every time
+    # Metrics by name, and their least last value; one of them is enough. ``step`` is the step itself.
     reached: Mapping[str, float] = field(default_factory=dict)
-    without_gaps: bool = True
-    checkpoints: Path | None = None
+    without_gaps: bool = True  # whether every step from the first one to the last must have been logged
+    checkpoints: Path | None = None  # folder that must hold a complete checkpoint
 
     def problems(self) -> list[str]:
         """Return one line for everything that is wrong with the metrics or the checkpoints."""
-        metrics: Metrics = read_metrics(self.path)
+        metrics: Mapping[int, Mapping[str, float | None]] = read_metrics(self.path)
+        # None stands for what JSON cannot express: NaN and infinity.
         if not metrics:
             return [f"{self.path} has no metrics"]
         problems = []
-        lasts: dict[str, float] = {STEP: max(metrics)}
+        lasts: dict[str, float] = {"step": max(metrics)}
         for values in metrics.values():
             lasts |= {name: value for name, value in values.items() if value is not None}
         if self.reached and not any(lasts.get(name, -math.inf) >= least for name, least in self.reached.items()):
@@ -75,7 +62,7 @@ class RunChecks:
         return problems
 
     def finish(self) -> None:
-        """Check a run that has ended. Ends the process with status 1 and one line per problem, if there are any."""
+        """Check a run that has ended. Exit with status 1 and one line per problem, if there are any."""
         problems = self.problems()
         for problem in problems:
             print(f"prime_ext: does not hold: {problem}", file=sys.stderr)
@@ -85,24 +72,17 @@ class RunChecks:
 
 
 def checks_requested() -> bool:
-    """Return whether ``PRIME_EXT_CHECKS`` asks for checks.
-
-    Raises:
-        SettingsError: it has another value than ``default``.
-    """
+    """Return whether ``PRIME_EXT_CHECKS`` is ``default``. SettingsError: it has another value."""
     word = os.environ.get(ENVIRONMENT)
     if word and word != DEFAULT:
         raise SettingsError(f"{ENVIRONMENT}={word} is not known; the only value is {DEFAULT}")
     return bool(word)
 
 
-def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
-    """Return what every healthy RL run of a configuration leaves; None if nothing asks for checks.
+def checks_of_rl(config: DictConfig, path: Path | None) -> RunChecks | None:
+    """Return what every healthy RL run with metrics in ``path`` leaves; None if ``PRIME_EXT_CHECKS`` is not set.
 
-    ``path`` is that of the metrics file; None if the run writes none.
-
-    Raises:
-        SettingsError: ``PRIME_EXT_CHECKS`` is not known, or there is no metrics file.
+    SettingsError: its value is not known, or the run has no metrics file.
     """
     if not checks_requested():
         return None
@@ -110,9 +90,7 @@ def checks_of_rl(config: "DictConfig", path: Path | None) -> RunChecks | None:
         raise SettingsError(f"{ENVIRONMENT}={DEFAULT}: add `file` to trainer.logger, whose metrics are checked")
     trainer, steps = config.trainer, config.trainer.total_training_steps
     # The data end a run, too; its last step then belongs to the last epoch.
-    reached = {EPOCH: trainer.total_epochs - 1}
-    if steps is not None:
-        reached = {STEP: steps, **reached}
+    reached = ({} if steps is None else {"step": steps}) | {"training/epoch": trainer.total_epochs - 1}
     names = []
     if steps is None or trainer.critic_warmup < steps:
         names += ["actor/pg_loss", "actor/grad_norm"]

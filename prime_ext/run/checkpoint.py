@@ -2,9 +2,9 @@
 """Complete and incomplete checkpoints.
 
 verl writes the file that names the latest checkpoint last, but not atomically, and may delete older checkpoints before
-the new one is whole. Here every whole checkpoint carries a marker of its own, older ones are deleted afterwards, and a
-run that was killed at any moment finds the newest whole one. The marker lists the files and their sizes, so that one
-that was cut short or deleted later is noticed. Changed bytes are not: nobody reads gigabytes twice.
+the new one is whole. Here every whole checkpoint has a marker, older ones are deleted afterwards, and a run that was
+killed at any moment finds the newest whole one. The marker lists the files and their sizes: a file that was cut short
+or deleted later is noticed, changed bytes are not.
 """
 
 import json
@@ -29,39 +29,30 @@ class CheckpointDamaged(RuntimeError):
 
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
     """Declare a checkpoint whole, with the files it has now."""
-    sizes = {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARKER
-    }
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MARKER]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_json(folder / MARKER, {**contents, "files": sizes})
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint that was declared whole; empty if nothing is.
+    """Return what is wrong with a checkpoint that was declared whole; empty if nothing is.
 
     Files may have grown: file systems of several nodes report sizes late.
     """
     try:
-        # Markers of earlier versions list no files.
-        sizes = read_json(folder / MARKER).get("files", {})
-    except json.JSONDecodeError:
-        return f"{MARKER} is not JSON"
+        sizes = read_json(folder / MARKER)["files"]
+    except (json.JSONDecodeError, KeyError):
+        return f"{MARKER} is broken"
     for name, size in sizes.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found is None:
+        if not (folder / name).is_file():
             return f"{name} is missing"
-        if found < size:
-            return f"{name} has {found} of {size} bytes"
+        if (actual := (folder / name).stat().st_size) < size:
+            return f"{name} has {actual} of {size} bytes"
     return ""
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a checkpoint of the same step is written again, or deleted.
-
-    A tracker that names this step is set back to the latest other whole checkpoint.
-    """
+    """Withdraw the declaration before a step is saved again or deleted; the tracker then names another whole one."""
     (folder / MARKER).unlink(missing_ok=True)
     root = folder.parent
     match = _FOLDER.fullmatch(folder.name)
@@ -74,44 +65,40 @@ def mark_incomplete(folder: Path) -> None:
 
 
 def _tracked_step(root: Path) -> int | None:
-    try:
-        return int((root / TRACKER).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+    text = (root / TRACKER).read_text().strip() if (root / TRACKER).exists() else ""
+    return int(text) if text.isdecimal() else None
 
 
 def complete_steps(root: Path) -> list[int]:
-    """Steps of the whole checkpoints below ``root``, oldest first.
-
-    The one that the tracker names is whole even without a marker, because the tracker is written last.
-    """
+    """Return the steps of the whole checkpoints below ``root``, oldest first."""
     return [step for step, problem in _declared(root).items() if not problem]
 
 
 def _folders(root: Path) -> dict[int, Path]:
-    """The folders of checkpoints below ``root``, by step."""
-    found = {folder: _FOLDER.fullmatch(folder.name) for folder in root.glob("global_step_*") if folder.is_dir()}
-    return {int(match[1]): folder for folder, match in found.items() if match}
+    """Return the folders of checkpoints below ``root``, by step."""
+    folders = [folder for folder in root.glob("global_step_*") if folder.is_dir()]
+    return {int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))}
 
 
 def _declared(root: Path) -> dict[int, str]:
-    """The checkpoints that were declared whole, and what is wrong with each."""
-    tracked, found = _tracked_step(root), {}
+    """Return the steps of checkpoints that were declared whole, and what is wrong with each.
+
+    The one that the tracker names is whole even without a marker, because the tracker is written last.
+    """
+    tracked = _tracked_step(root)
+    problems = {}
     for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
-            found[step] = damage(folder)
+            problems[step] = damage(folder)
         elif step == tracked:
-            found[step] = ""
-    return found
+            problems[step] = ""
+    return problems
 
 
 def repair_tracker(root: Path) -> int | None:
-    """Let the tracker name the latest whole checkpoint. Returns its step, or None when there is none.
+    """Let the tracker name the latest whole checkpoint, unless it names one. Return its step; None if there is none.
 
-    A tracker that already names a whole checkpoint is left alone.
-
-    Raises:
-        CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
+    CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _declared(root)
     steps = [step for step, problem in declared.items() if not problem]
@@ -134,15 +121,11 @@ def repair_tracker(root: Path) -> int | None:
     return steps[-1]
 
 
-def prune(root: Path, keep: int | None, newest: int) -> list[int]:
-    """Delete whole checkpoints older than the ``keep`` latest ones, and remains of unfinished saves before ``newest``.
-
-    Nothing is deleted when ``keep`` is None. Returns the deleted steps.
-    """
+def prune(root: Path, keep: int | None, newest: int) -> None:
+    """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves before ``newest``."""
     if not keep:
-        return []
+        return
     kept = set([step for step in complete_steps(root) if step <= newest][-keep:])
-    deleted = []
     for step, folder in sorted(_folders(root).items()):
         if step < newest and step not in kept:
             mark_incomplete(folder)
@@ -150,6 +133,3 @@ def prune(root: Path, keep: int | None, newest: int) -> list[int]:
                 shutil.rmtree(folder)
             except OSError as error:
                 logger.warning("old checkpoint %s could not be deleted: %s", folder, error)
-            else:
-                deleted.append(step)
-    return deleted

@@ -30,12 +30,11 @@ RECENT = 20
 
 def logs_to_console(config: DictConfig) -> bool:
     """Return whether ``console`` is among the loggers of a run."""
-    loggers = config.trainer.get("logger", None) or []
-    return "console" in ([loggers] if isinstance(loggers, str) else loggers)
+    return "console" in (config.trainer.get("logger") or ())
 
 
 class ConsoleLines:
-    """Stands in for verl's console logger; the run begins when this object is made."""
+    """Replaces verl's console logger; the run begins when this object is made."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self._total_steps = total_steps

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead.
-And one line on the console for what happens (:mod:`prime_ext.run.console`)."""
+"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
-import logging
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from omegaconf import DictConfig, open_dict
-from ray.exceptions import ActorDiedError, RayActorError
+from ray._private.state import actors
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
@@ -23,24 +21,20 @@ from prime_ext.run.ray_cluster import require_resources
 from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
 
-logger = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
 else:
     _Trainer = object
+
+SECONDS_UNTIL_KNOWN = 2.0
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
-        """verl's set-up of workers and models, once nobody else works in the folder.
-
-        Raises:
-            RunFolderInUse: somebody does.
-            ClusterTooSmall: Ray has fewer logical CPUs than the run reserves.
-        """
+        """Set up workers and models as verl does. Raises ``RunFolderInUse`` and ``ClusterTooSmall`` before that."""
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
@@ -49,41 +43,43 @@ class GuardedRunMixin(_Trainer):
         super().init()
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """verl's training; the wait for rollouts ends when one of those that make them dies.
+        """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
+        self._watched = workers_of(self, agent_loop_manager)
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        wait = self.replay_buffer._wait_for_next_poll
 
-        Raises:
-            WorkerDied: see there.
-        """
-        self._watch = WorkerWatch(workers_of(self, agent_loop_manager))
-        buffer, wait = self.replay_buffer, self.replay_buffer._wait_for_next_poll
+        def check_and_wait(*arguments: Any) -> float:
+            self._check_workers()
+            return wait(*arguments)
 
-        def checked(*arguments: Any, **keywords: Any) -> float:
-            self._watch.check()
-            return wait(*arguments, **keywords)
-
-        buffer._wait_for_next_poll = checked
-        console: AbstractContextManager[None] = nullcontext()
-        if logs_to_console(self.config):
-            console = replace_console(trainer_base, ConsoleLines(self.total_training_steps))
+        self.replay_buffer._wait_for_next_poll = check_and_wait
+        lines = ConsoleLines(self.total_training_steps)
         try:
-            with console:
+            with replace_console(trainer_base, lines) if logs_to_console(self.config) else nullcontext():
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
         except Exception as error:
-            # What a dead worker leaves behind, as rollouts that failed, is not the reason.
-            if death := self._watch.death():
+            # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
+            time.sleep(SECONDS_UNTIL_KNOWN)
+            try:
+                death = find_death(self._watched)
+            except Exception:
+                death = ""  # Ray itself is gone
+            if death:
                 raise WorkerDied(death) from error
             raise
 
     def _end_tokens(self) -> set[int]:
-        """Tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+        """Return the tokens that end a response: the tokenizer's, and those of the model's generation settings."""
         path = Path(self.config.actor_rollout_ref.model.path)
-        told = (path / "generation_config.json").is_file()
-        return end_tokens(self.tokenizer, GenerationConfig.from_pretrained(path) if told else GenerationConfig())
+        has_settings = (path / "generation_config.json").is_file()
+        return end_tokens(
+            self.tokenizer, GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
+        )
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's, and the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
+        """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
@@ -92,21 +88,32 @@ class GuardedRunMixin(_Trainer):
 
     def _pause(self, seconds: float) -> None:
         """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""
-        self._watch.check()
+        self._check_workers()
         time.sleep(seconds)
 
+    def _check_workers(self) -> None:
+        """Look every few seconds; raise ``WorkerDied`` if a worker died.
+
+        verl's trainer waits for rollouts by looking into a store, and does not notice the death of those who fill it: a
+        dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
+        """
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+            if death := find_death(self._watched):
+                raise WorkerDied(death)
+
     def _load_checkpoint(self) -> None:
-        if self.config.trainer.resume_mode == "auto":
-            checkpoint.repair_tracker(Path(self.config.trainer.default_local_dir))
+        trainer = self.config.trainer
+        if trainer.resume_mode == "auto":
+            checkpoint.repair_tracker(Path(trainer.default_local_dir))
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
-        trainer = self.config.trainer
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
             self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
 
     def _checkpoint_folder(self) -> Path:
-        """Where verl has just resumed from."""
+        """Return the folder that verl has just resumed from."""
         if self.config.trainer.resume_mode == "resume_path":
             return Path(self.config.trainer.resume_from_path)
         return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
@@ -122,7 +129,7 @@ class GuardedRunMixin(_Trainer):
         """Save everything, declare the checkpoint whole, and only then delete older ones."""
         trainer = self.config.trainer
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
-            # Nobody knows when it is whole; verl writes its tracker by itself then.
+            # verl writes its tracker by itself when it is complete, and does not report that.
             super()._save_checkpoint()
             return
         start = time.monotonic()
@@ -131,102 +138,39 @@ class GuardedRunMixin(_Trainer):
         checkpoint.mark_incomplete(folder)
         self._save_more(folder)
         keep = 1 if trainer.get("remove_previous_ckpt_in_save", False) else trainer.get("max_actor_ckpt_to_keep", None)
-        with _without_retention(self.config):
+        # verl deletes no checkpoint meanwhile: it would do so before the new one is whole.
+        keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
+        retention = {key: trainer[key] for key in keys if key in trainer}
+        try:
+            trainer.update(dict.fromkeys(retention))
             super()._save_checkpoint()
+        finally:
+            trainer.update(retention)
         checkpoint.mark_complete(folder, {"global_step": self.global_steps})
         self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
-        deleted = checkpoint.prune(root, keep, self.global_steps)
-        if deleted:
-            logger.info("deleted checkpoints of steps %s", deleted)
-
-
-@contextmanager
-def _without_retention(config: DictConfig) -> Iterator[None]:
-    """Within this context verl deletes no checkpoint: it would do so before the new one is whole."""
-    keys = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "remove_previous_ckpt_in_save")
-    saved = {key: config.trainer[key] for key in keys if key in config.trainer}
-    with open_dict(config.trainer):
-        config.trainer.update(dict.fromkeys(saved))
-    try:
-        yield
-    finally:
-        with open_dict(config.trainer):
-            config.trainer.update(saved)
-
-
-# ---- whether the processes that a trainer waits for are still there ------------------------------------------------
-
-# verl's trainer waits for rollouts by looking into a store, and hears nothing of the death of those who should fill it:
-# a dead agent-loop worker leaves it waiting for ever, a dead reward worker or rollout server makes rollouts fail.
-SECONDS_BETWEEN_LOOKS = 5.0
+        checkpoint.prune(root, keep, self.global_steps)
 
 
 class WorkerDied(RuntimeError):
     """A process that the run needs has died; the message is one line."""
 
 
-class WorkerWatch:
-    """Asks every worker for a sign of life and never waits for it: one that is busy answers later, a dead one fails."""
-
-    def __init__(self, actors: Mapping[str, Any], seconds: float = SECONDS_BETWEEN_LOOKS):
-        self._actors = dict(actors)
-        self._seconds = seconds
-        self._asked = {name: actor.__ray_ready__.remote() for name, actor in self._actors.items()}
-        self._next = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._seconds
-        if death := self._look(0.0):
-            raise WorkerDied(death)
-
-    def death(self) -> str:
-        """Who is dead now, in one line; empty if nobody is, as far as Ray can tell in two seconds.
-
-        Rollouts fail at once when one of those who make them dies, so a run may notice their failure first.
-        """
-        try:
-            # First the answers to what was asked before that.
-            return self._look(0.0) or self._look(2.0)
-        except Exception:
-            # Ray itself is gone.
-            return ""
-
-    def _look(self, seconds: float) -> str:
-        """Who of those that answer in that time is dead, in one line; the others are asked again."""
-        if not self._asked:
-            return ""
-        answered, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=seconds)
-        for name in [name for name, asked in self._asked.items() if asked in answered]:
-            try:
-                ray.get(self._asked[name])
-            except ActorDiedError as error:
-                return f"the {name} died ({cause_of_death(error)})"
-            except RayActorError:
-                # Out of reach for the moment, as during a restart.
-                pass
-            self._asked[name] = self._actors[name].__ray_ready__.remote()
-        return ""
-
-
-def cause_of_death(error: RayActorError) -> str:
-    """What Ray says of the end of a process, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("The actor is dead because") or "exit" in line.lower()]
-    # Ray goes on with a list of common causes.
-    return (said or lines or ["no reason given"])[0].split(" Some common causes")[0][:200]
+def find_death(workers: Mapping[str, Any]) -> str:
+    """Return which of the workers, given by name, is dead, and what Ray says of its end; empty if none is."""
+    for name, worker in workers.items():
+        state = actors(worker._actor_id.hex())
+        if state.get("State") == "DEAD":
+            # Ray adds a list of common causes.
+            cause = re.search(r'error_message: "(.*?)(?: Some common causes|")', str(state["DeathCause"]))
+            return f"the {name} died ({cause[1][:200] if cause else 'no reason given'})"
+    return ""
 
 
 def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
-    """Those that fill the store: agent-loop workers, reward workers, rollout servers. By name, for a message."""
-    found = {
-        f"agent-loop worker {number}": worker
-        for number, worker in enumerate(getattr(agent_loop_manager, "agent_loop_workers", None) or [])
-    }
-    for number, worker in enumerate(trainer.get_reward_handles() or []):
-        found[f"reward worker {number}"] = worker
+    """Return those that fill the store, by name: agent-loop workers, reward workers, rollout servers."""
+    loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
+    found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}
+    found |= {f"reward worker {number}": worker for number, worker in enumerate(trainer.get_reward_handles() or [])}
     for manager in (trainer.llm_server_manager, getattr(trainer, "standalone_server_manager", None)):
         for replica in manager.get_replicas() if manager is not None else []:
             for number, server in enumerate(replica.servers):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON-lines metrics of verl's `file` logger, across interrupted and resumed runs.
 
-verl opens the file anew at every start and would lose what an earlier start wrote. The earlier file is put aside under
-a numbered name first, and a reader sees all parts as one.
+verl overwrites the file at every start. The earlier file is renamed first, and a reader sees all parts as one.
 """
 
 import json
@@ -12,7 +11,7 @@ from pathlib import Path
 
 
 def metrics_path(loggers: Iterable[str], project_name: str, experiment_name: str) -> Path | None:
-    """Where verl's `file` logger will write; None when it is not among the loggers."""
+    """Return where verl's `file` logger will write; None when it is not among the loggers."""
     if "file" not in loggers:
         return None
     explicit = os.getenv("VERL_FILE_LOGGER_PATH")
@@ -32,10 +31,7 @@ def put_aside(path: Path) -> None:
 
 
 def read_metrics(path: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step over all parts. A step that was logged twice, before a kill and after, counts as logged last.
-
-    A line cut off by a kill is skipped. Validation and training metrics of the same step are joined.
-    """
+    """Return the metrics of all parts by step; the last value counts. A line cut off by a kill is skipped."""
     steps: dict[int, dict[str, float]] = {}
     for part in [*_parts(path), path]:
         for line in part.read_text().splitlines() if part.exists() else []:

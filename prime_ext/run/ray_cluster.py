@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run needs of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
 
-Ray that a run starts itself hands its environment on. Workers of a running cluster have that of ``ray start`` instead,
-on every node; what a run needs and a recipe sets has to travel with ``ray.init``. With fewer logical CPUs than it
-reserves, or GPUs for a step scorer, Ray waits silently.
+Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel with ``ray.init``.
+With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits silently.
 """
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,76 +16,48 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
 
-ADDRESS = "RAY_ADDRESS"
-_INIT = "ray_kwargs.ray_init"
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
 # node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
 _PATHS = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR")
-_NAMES = (
-    *_PATHS,
-    "HF_HUB_OFFLINE",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "PYTHONPATH",
-    "PYTHONWARNINGS",
-    "TOKENIZERS_PARALLELISM",
-    "TORCH_COMPILE_DISABLE",
-    "TQ_LOGGING_LEVEL",
-    "TQ_NUM_THREADS",
-    "VERL_LOGGING_LEVEL",
-    "VERL_PLATFORM",
-    "VERL_USE_EXTERNAL_MODULES",
+_NAMES = re.compile(
+    r"(VERL|TQ)_\w+|PYTHON(HASHSEED|PATH|WARNINGS)|HF_HUB_OFFLINE|OMP_NUM_THREADS|TENSORBOARD_DIR|"
+    r"TOKENIZERS_PARALLELISM|TORCH_COMPILE_DISABLE"
 )
 # verl 0.9.1: per worker process (ResourcePoolManager), and for TransferQueue's controller.
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
-_ON_CPU = "step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
 
 
 class ClusterTooSmall(RuntimeError):
     """A run could not get what it reserves."""
 
 
-def address_words(overrides: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return ``RAY_ADDRESS`` as an override, so that the configuration holds what the run uses; none if it does.
-
-    ``RAY_ADDRESS=local`` is Ray's word for a new cluster, and gives no override either.
-    """
-    address = environment.get(ADDRESS, "").strip()
-    given = re.compile(rf"\+{{0,2}}{re.escape(_INIT)}\.address=")
-    if not address or address == "local" or any(map(given.match, overrides)):
-        return []
-    return [f"++{_INIT}.address={_quote(address)}"]
-
-
 def address_of(config: DictConfig) -> str | None:
-    """Return the address of the running cluster that a run connects to; None when it starts Ray itself."""
-    address = config.ray_kwargs.ray_init.get("address")
-    return None if address in (None, "", "local") else str(address)
+    """Return the address of the running cluster that ``ray.init`` connects to; None when it starts Ray itself."""
+    address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
+    return None if address in ("", "local") else str(address)
 
 
 def environment_words(config: DictConfig, environment: Mapping[str, str]) -> list[str]:
     """Return overrides that carry the run's environment to the workers of a running cluster, with absolute paths.
 
-    Variables that the configuration sets (``+ray_kwargs.ray_init.runtime_env.env_vars.NAME=VALUE``) stay.
+    Variables that the configuration sets stay.
     """
     if address_of(config) is None:
         return []
     configured = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
-    variables = {name: environment[name] for name in _NAMES if environment.get(name) and name not in configured}
+    given = {name: value for name, value in environment.items() if value and _NAMES.fullmatch(name)}
+    variables = {name: value for name, value in given.items() if name not in configured}
     for name in _PATHS:
         if name in variables:
             variables[name] = str(Path(variables[name]).expanduser().absolute())
     if "PYTHONPATH" in variables:
         folders = variables["PYTHONPATH"].split(os.pathsep)
         variables["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders)
-    return [f"++{_INIT}.runtime_env.env_vars.{name}={_quote(value)}" for name, value in variables.items()]
-
-
-def _quote(value: str) -> str:
-    """Return a value as Hydra reads it literally."""
-    return "'" + value.replace("'", "\\'") + "'"
+    # In quotes Hydra reads a value literally.
+    quoted = {name: value.replace("'", "\\'") for name, value in variables.items()}
+    return [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in quoted.items()]
 
 
 def reserved_cpus(config: DictConfig) -> tuple[int, str]:
@@ -101,32 +71,26 @@ def reserved_cpus(config: DictConfig) -> tuple[int, str]:
     return cpus, f"verl reserves {cpus} logical CPUs ({parts} for TransferQueue), Ray would wait forever"
 
 
-def scorer_gpus(config: DictConfig) -> float:
-    """Return the GPUs that a local step scorer reserves on each node besides those that train; 0 without one."""
-    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
-    return float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
-
-
 def check_ray(config: DictConfig) -> Iterable[str]:
     """Yield one line for everything that this machine lacks for a run; of a running cluster only the platform.
 
     :func:`require_resources` checks a cluster once the run is connected to it.
     """
     trainer = config.trainer
-    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    if trainer.device == "cuda" and platform == "cpu":
+    on_cpu = os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
+    if trainer.device == "cuda" and on_cpu:
         yield (
             "VERL_PLATFORM=cpu is in the environment, which puts every worker on the CPU, and trainer.device=cuda; "
             "unset VERL_PLATFORM, or use the configuration for the CPU (--config-name=..._cpu)"
         )
-    elif trainer.device == "cpu" and platform != "cpu":
+    elif trainer.device == "cpu" and not on_cpu:
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
     if address_of(config) is not None:
         return
     if trainer.nnodes > 1:
         yield (
             f"trainer.nnodes={trainer.nnodes} needs a Ray cluster of {trainer.nnodes} nodes, and no address of one is "
-            f"given; start one and set {ADDRESS} (docs/how_to/multi_node.md)"
+            f"given; start one and set RAY_ADDRESS (docs/how_to/multi_node.md)"
         )
     init = config.ray_kwargs.ray_init
     needed, purpose = reserved_cpus(config)
@@ -138,34 +102,11 @@ def check_ray(config: DictConfig) -> Iterable[str]:
         slots, gpus = trainer.n_gpus_per_node * trainer.nnodes + rollout_ranks(config), init.get("num_gpus", 0) or 0
         if gpus < slots:
             yield f"ray_kwargs.ray_init.num_gpus={gpus}: CPU mode needs {slots} logical GPU slots, one for each rank"
-    # trainer.device=cuda is verl's default, and means NPUs where there are some.
-    elif trainer.device == "cuda" and platform in ("", "cuda") and find_spec("torch_npu") is None:
-        yield from _check_gpus(config)
-
-
-def _check_gpus(config: DictConfig) -> Iterable[str]:
-    import torch
-
-    given = config.ray_kwargs.ray_init.get("num_gpus")
-    available = torch.cuda.device_count() if given is None else given
-    trainer, pool, extra = config.trainer, config.reward.reward_model, scorer_gpus(config)
-    parts = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "rollout servers of their own": rollout_ranks(config)}
-    if pool.enable and pool.enable_resource_pool:
-        parts["reward.reward_model"] = pool.nnodes * pool.n_gpus_per_node
-    parts["step_scorer.actor.num_gpus"] = extra
-    if available < sum(parts.values()):
-        wanted = " + ".join(f"{number:g} ({name})" for name, number in parts.items() if number)
-        remedy = f"; or {_ON_CPU}: the step scorer on the CPU" if extra else ""
-        yield f"this machine has {available} GPUs, and the run wants {wanted}; lower trainer.n_gpus_per_node{remedy}"
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Require enough logical CPUs in all of ``ray.nodes()``, for the ranks of a node on one, and a GPU for the scorer.
-
-    Raises:
-        ClusterTooSmall: there are fewer.
-    """
-    cpus = [node["Resources"].get("CPU", 0) for node in nodes if node["Alive"]]
+    """Raise ``ClusterTooSmall`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node, or GPUs."""
+    cpus, gpus = ([node["Resources"].get(kind, 0) for node in nodes if node["Alive"]] for kind in ("CPU", "GPU"))
     needed, purpose = reserved_cpus(config)
     more = "give `ray start` more with --num-cpus"
     if sum(cpus) < needed:
@@ -177,11 +118,11 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
         )
-    extra = scorer_gpus(config)
-    gpus = [node["Resources"].get("GPU", 0) for node in nodes if node["Alive"]]
+    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise ClusterTooSmall(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
             f"step_scorer.actor.num_gpus={extra:g} on each besides trainer.n_gpus_per_node={ranks}; lower one of the "
-            f"two, or set {_ON_CPU}"
+            f"two, or set step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"
         )

@@ -22,18 +22,14 @@ class RunFolderInUse(RuntimeError):
 
 
 class RunLock:
-    """Lock on the checkpoint folder of a run. The kernel lets go of it when the process ends, however it ends."""
+    """Lock on the checkpoint folder of a run. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, root: Path):
         self.path = Path(root) / LOCK
         self._lock = FileLock(self.path, thread_local=False, fallback_to_soft=False)
 
     def acquire(self, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Take the lock, keep it and leave a note of who has it.
-
-        Raises:
-            RunFolderInUse: another run has not ended within ``wait_seconds``.
-        """
+        """Take the lock and note who has it. ``RunFolderInUse``: another run has not ended within ``wait_seconds``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             try:
@@ -55,6 +51,5 @@ class RunLock:
         self._lock.release()
 
     def _in_use(self) -> str:
-        return (
-            f"trainer.default_local_dir={self.path.parent} is in use by {self.path.read_text().strip() or 'a process'}"
-        )
+        holder = self.path.read_text().strip() or "a process"
+        return f"trainer.default_local_dir={self.path.parent} is in use by {holder}"

@@ -2,7 +2,7 @@
 """Pages of reports as Markdown and as HTML, and the one writer of Markdown tables.
 
 Text that comes from a model is hostile. Every method takes plain text, makes it visible, cuts and escapes it. HTML
-pages need no other file and have no script; their policy forbids scripts and requests, whatever a text contains.
+pages need no other file; their policy forbids scripts and requests, whatever a text contains.
 """
 
 import html
@@ -100,19 +100,12 @@ def color(strength: float) -> str:
 
 
 class Span(NamedTuple):
-    """A piece of a transcript: a token, a step or a turn.
-
-    Attributes:
-        text: as the model wrote it.
-        strength: color from -1 (orange) to 1 (blue); None for no color.
-        note: shown where a reader points at the text.
-        wrong: underline it.
-    """
+    """A piece of a transcript: a token, a step or a turn."""
 
     text: str
-    strength: float | None = None
-    note: str = ""
-    wrong: bool = False
+    strength: float | None = None  # color from -1 (orange) to 1 (blue)
+    note: str = ""  # shown where a reader points at the text
+    wrong: bool = False  # underlined
 
 
 class Page:
@@ -120,37 +113,38 @@ class Page:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._markdown = [f"# {escape_markdown(title)}", ""]
-        self._html = [f"<h1>{escape_html(title)}</h1>"]
+        self._markdown: list[str] = []
+        self._html: list[str] = []
+        self.heading(title, level=1)
+
+    def _add(self, markdown: str, html_text: str) -> None:
+        self._markdown += [markdown, ""]
+        self._html.append(html_text)
 
     def heading(self, text: str, level: int = 2) -> None:
-        self._markdown += ["#" * level + f" {escape_markdown(text)}", ""]
-        self._html.append(f"<h{level}>{escape_html(text)}</h{level}>")
+        self._add("#" * level + f" {escape_markdown(text)}", f"<h{level}>{escape_html(text)}</h{level}>")
 
     def text(self, text: str) -> None:
         """Add a paragraph."""
-        self._markdown += [escape_markdown(text, _PARAGRAPH), ""]
-        self._html.append(f"<p>{escape_html(text, _PARAGRAPH)}</p>")
+        self._add(escape_markdown(text, _PARAGRAPH), f"<p>{escape_html(text, _PARAGRAPH)}</p>")
 
     def bullets(self, texts: Sequence[str]) -> None:
         """Add a list; nothing where there is no text."""
         if texts:
-            self._markdown += [*(f"- {escape_markdown(text, _PARAGRAPH)}" for text in texts), ""]
-            self._html.append("<ul>" + "".join(f"<li>{escape_html(text, _PARAGRAPH)}</li>" for text in texts) + "</ul>")
+            items = "".join(f"<li>{escape_html(text, _PARAGRAPH)}</li>" for text in texts)
+            self._add("\n".join(f"- {escape_markdown(text, _PARAGRAPH)}" for text in texts), f"<ul>{items}</ul>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._markdown += [markdown_table(header, rows), ""]
         lines = ["".join(f"<th>{escape_html(cell)}</th>" for cell in header)]
         lines += ["".join(f"<td>{escape_html(cell)}</td>" for cell in row) for row in rows]
         body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-        self._html.append(f'<div class="scroll"><table>{body}</table></div>')
+        self._add(markdown_table(header, rows), f'<div class="scroll"><table>{body}</table></div>')
 
     def code(self, text: str) -> None:
         """Add a text as it is, in a block that it cannot end."""
         block = shorten(text, _MARKDOWN_BLOCK)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block)), default=0))
-        self._markdown += [f"{fence}text", block, fence, ""]
-        self._html.append(f"<pre>{html.escape(shorten(text, _HTML_BLOCK))}</pre>")
+        self._add(f"{fence}text\n{block}\n{fence}", f"<pre>{html.escape(shorten(text, _HTML_BLOCK))}</pre>")
 
     def transcript(self, spans: Sequence[Span]) -> None:
         """Add a text with a color behind each piece; only in HTML."""
@@ -168,11 +162,10 @@ class Page:
     @contextmanager
     def details(self, summary: str) -> Iterator[None]:
         """Fold what is added in this context."""
-        self._markdown += [f"<details><summary>{escape_markdown(summary)}</summary>", ""]
-        self._html.append(f"<details><summary>{escape_html(summary)}</summary>")
+        begin = "<details><summary>{}</summary>"
+        self._add(begin.format(escape_markdown(summary)), begin.format(escape_html(summary)))
         yield
-        self._markdown += ["</details>", ""]
-        self._html.append("</details>")
+        self._add("</details>", "</details>")
 
     @contextmanager
     def only_html(self) -> Iterator[None]:
@@ -191,7 +184,7 @@ class Page:
 
     def write(self, stem: Path) -> list[Path]:
         """Write ``stem.md`` and ``stem.html``, whole or not at all. Returns them."""
-        texts = {f"{stem.name}.md": self.markdown(), f"{stem.name}.html": self.html()}
-        for name, text in texts.items():
-            write_text(stem.with_name(name), text)
-        return [stem.with_name(name) for name in texts]
+        paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "html")]
+        for path, text in zip(paths, (self.markdown(), self.html()), strict=True):
+            write_text(path, text)
+        return paths

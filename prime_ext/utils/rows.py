@@ -31,10 +31,9 @@ class BadRow(ValueError):
 
 
 def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
-    """Rows with their numbers from 1 (in JSON Lines, of the line); what is no row comes as a :class:`BadRow`.
+    """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a :class:`BadRow`.
 
-    Raises:
-        SourceError: no such file or format, not text, or broken beyond its rows.
+    SourceError: no such file or format, not text, or broken beyond its rows.
     """
     if not path.is_file():
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
@@ -51,11 +50,7 @@ def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
 
 
 def whole_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Rows of a file of which none may be bad.
-
-    Raises:
-        SourceError: the file cannot be read, or one is.
-    """
+    """Yield the rows of a file. SourceError: it cannot be read, or a row is bad."""
     for number, row in read_source(path):
         if isinstance(row, BadRow):
             raise SourceError(f"{path} row {number}: {row}")
@@ -93,7 +88,7 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
         except StopIteration:
             return
         except csv.Error as error:
-            # The reader goes on behind it.
+            # The reader continues after it.
             yield BadRow(f"not CSV: {error}")
             continue
         if None in row:
@@ -107,17 +102,15 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
     """A list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
-    first = file.readline()
-    rest = file.read()
+    text = file.read()
     try:
-        value = json.loads(first + rest)
+        value = json.loads(text)
     except ValueError as error:
-        try:
-            json.loads(first)
-        except ValueError:
-            raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
         # Not splitlines: it also splits where JSON allows a separator inside a text.
-        yield from (_parsed(line) for line in (first, *rest.split("\n")) if line.strip())
+        rows = [_parsed(line) for line in text.split("\n") if line.strip()]
+        if not rows or isinstance(rows[0], BadRow):
+            raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
+        yield from rows
         return
     if isinstance(value, list):
         yield from map(_object, value)
@@ -142,11 +135,7 @@ def _object(value: Any) -> Mapping[str, Any] | BadRow:
 
 
 def hub_file(repository: str, name: str, revision: str | None) -> Path:
-    """The local copy of a file of a data set on the Hugging Face hub.
-
-    Raises:
-        SourceError: it cannot be fetched; the message says what to do without the hub.
-    """
+    """Return the local copy of a file of a data set on the Hugging Face hub. SourceError: it cannot be fetched."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -158,16 +147,10 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
 def hub_rows(
     repository: str, config: str | None, split: str, files: str | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of a data set on the Hugging Face hub with their numbers from 1, as they come over the line.
+    """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers from 1.
 
-    Args:
-        repository: its id, or a local folder.
-        config: its configuration.
-        split: its split.
-        files: read these of its files (JSON Lines or parquet; wildcards) instead of what its own configuration names.
-
-    Raises:
-        SourceError: it cannot be fetched; the message says what to do without the hub.
+    ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names. SourceError: it
+    cannot be fetched.
     """
     from datasets import load_dataset
 
@@ -175,9 +158,8 @@ def hub_rows(
         if files is None:
             rows = load_dataset(repository, config, split=split, streaming=True)
         else:
-            kind = "parquet" if files.endswith(".parquet") else "json"
-            found = f"hf://datasets/{repository}/{files}"
-            rows = load_dataset(kind, data_files=found, split="train", streaming=True)
+            kind, url = "parquet" if files.endswith(".parquet") else "json", f"hf://datasets/{repository}/{files}"
+            rows = load_dataset(kind, data_files=url, split="train", streaming=True)
         yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:
         raise _not_fetched(f"{split} of {repository}", error) from error

@@ -21,6 +21,7 @@ from prime_ext.utils.files import write_json, write_json_lines
 
 Row = dict[str, Any]
 _SECONDS_BETWEEN_SYNCS = 1.0
+_ADVICE = "choose another --output"
 
 
 class RunError(ValueError):
@@ -30,12 +31,9 @@ class RunError(ValueError):
 def command(
     name: str, *wrong: type[Exception], interrupted: str = "interrupted; the same command goes on from here"
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Decorate a ``main``: ``RunError`` and ``wrong`` become one line and exit code 2, Ctrl-C exit code 130.
+    """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
-    Args:
-        name: of the program, before the line.
-        wrong: errors that the user can mend, besides ``RunError``.
-        interrupted: the line after Ctrl-C; it says what the program keeps.
+    ``RunError`` and ``wrong``, which the user can mend, have exit code 2. Ctrl-C has 130 and the line ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -74,64 +72,52 @@ def parse_object(content: bytes | str, where: str) -> Row:
     return value
 
 
-def find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+def _find_differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield dotted names of the settings that differ, with both values as JSON, shortened."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*old, *(name for name in new if name not in old)]:
-            yield from find_differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+        for name in old | new:
+            yield from _find_differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
     elif old != new:
         first, second = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(json.dumps, (old, new)))
         yield key or "settings", first, second
 
 
-def check_identity(where: Path, recorded: Any, identity: Any, advice: str = "choose another --output") -> None:
-    """Compare the identity that a run recorded with that of this run.
+def check_identity(where: Path, recorded: Any, identity: Any, advice: str = _ADVICE) -> None:
+    """Compare the identity that the run in ``where`` recorded with that of this run, which JSON can hold.
 
-    Args:
-        where: the folder or file of the run, for the message.
-        recorded: as it was read back from JSON.
-        identity: of this run; anything that ``json`` writes.
-        advice: what the user can do about it.
-
-    Raises:
-        RunError: they differ; the message names the first setting that does.
+    ``RunError``: they differ. The message names the first setting that does, and gives the ``advice``.
     """
-    for key, old, new in find_differences(recorded, json.loads(json.dumps(identity))):
+    for key, old, new in _find_differences(recorded, json.loads(json.dumps(identity))):
         raise RunError(f"{where} holds a run with {key} {old}, now it is {new}; {advice}")
 
 
 @contextmanager
-def run_folder(
-    folder: Path, identity: Mapping[str, Any], name: str = "settings.json", advice: str = "choose another --output"
-) -> Iterator[None]:
+def run_folder(folder: Path, identity: Mapping[str, Any], name: str = "settings.json") -> Iterator[None]:
     """Hold a folder for the run with this identity, which is kept in the file ``name``.
 
     ``RunError``: the folder holds another run, or a process is at work there. Nothing is changed.
     """
     if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file; {advice}")
+        raise RunError(f"{folder} is a file; {_ADVICE}")
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder, advice):
+    with lock_folder(folder):
         path = folder / name
         if path.exists():
-            check_identity(folder, parse_object(path.read_bytes(), str(path)), identity, advice)
+            check_identity(folder, parse_object(path.read_bytes(), str(path)), identity)
         elif (folder / "results.json").exists():
-            raise RunError(f"{folder} has results without {name}; {advice}")
+            raise RunError(f"{folder} has results without {name}; {_ADVICE}")
         else:
             write_json(path, identity)
         yield
 
 
 @contextmanager
-def lock_folder(folder: Path, advice: str = "choose another --output", wait: bool = False) -> Iterator[None]:
-    """Lock a folder until the context or this process ends, however that ends.
-
-    ``RunError``: another process has the lock. With ``wait`` it is waited for.
-    """
+def lock_folder(folder: Path, advice: str = _ADVICE) -> Iterator[None]:
+    """Lock a folder until the context or this process ends. ``RunError``: another process has the lock."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(f"another process is at work in {folder}; wait for it, or {advice}") from error
         yield
@@ -142,21 +128,15 @@ def lock_folder(folder: Path, advice: str = "choose another --output", wait: boo
 class LineFile:
     """Finished items: JSON objects by key, one a line. ``rows`` holds them; used as a context, it takes new ones.
 
-    Args:
-        path: of the file; it need not exist.
-        key: of a row.
-        fields: names of what a line holds; None for any.
-        wanted: the keys that belong here, in order; None for any, in the order in which they come.
-
-    Raises:
-        RunError: a line that is no such object, or belongs to no wanted key, or is there twice. Nothing is changed.
+    A line has the names ``fields``. ``wanted`` are the keys that belong here, in order; None for any, in the order in
+    which they come. RunError: a line is broken, belongs to no wanted key, or is there twice. Nothing is changed then.
     """
 
     def __init__(
         self,
         path: Path,
         key: Callable[[Row], Any],
-        fields: Sequence[str] | None = None,
+        fields: Sequence[str],
         wanted: Iterable[Hashable] | None = None,
     ) -> None:
         self.path = path
@@ -171,14 +151,14 @@ class LineFile:
         for number, line in enumerate(complete.splitlines(), start=1):
             where = f"{path} line {number}"
             row = parse_object(line, where)
-            if fields is not None and set(row) != set(fields):
+            if set(row) != set(fields):
                 raise RunError(f"{where} does not hold {', '.join(fields)}; mend it, or move the file away")
             if allowed is not None and key(row) not in allowed:
                 raise RunError(f"{where} {key(row)} belongs to no item of this run; move the file away")
             if key(row) in self.rows:
                 raise RunError(f"{where} {key(row)} is there a second time; remove it")
             self.rows[key(row)] = row
-        # What the file holds, in its order; None where it must be written again.
+        # The keys in the file, in its order; None where it must be written again.
         self._written: list[Any] | None = None if cut else list(self.rows)
 
     def keep(self, keep: Callable[[Row], bool]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 Prompt = str | list[dict[str, Any]]
-
 STEP_PREFIX = "Step {n}: "
 STEP_SEPARATOR = "\n\n"
 
@@ -28,12 +27,10 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
 def join_steps(
     steps: Sequence[str], prefix: str = STEP_PREFIX, separator: str = STEP_SEPARATOR
 ) -> tuple[str, tuple[int, ...]]:
-    """One response from its steps, and the position after the last character of each step.
+    """Return one response from its steps, and the position after the last character of each step.
 
-    Args:
-        steps: texts.
-        prefix: put before each step; ``{n}`` is its number from 1 (ImplicitPRM: ``"Step {n}: "``).
-        separator: put between steps; it belongs to the step that follows, except where a token straddles.
+    ``{n}`` in the prefix is the number of a step from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the
+    step that follows, except where a token straddles.
     """
     text, ends = "", []
     for number, step in enumerate(steps, start=1):
@@ -44,31 +41,20 @@ def join_steps(
 
 @dataclass(frozen=True)
 class TokenizedSteps:
-    """A prompt and a response of steps, ready for a model.
+    """A prompt and a response of steps, ready for a model."""
 
-    Attributes:
-        ids: prompt and response.
-        n_prompt: tokens of the prompt.
-        ends: index in ``ids`` of the last token of each step, or of the token that carries its score.
-    """
-
-    ids: list[int]
+    ids: list[int]  # of prompt and response
     n_prompt: int
-    ends: tuple[int, ...]
+    ends: tuple[int, ...]  # index in ids of the last token of each step, or of the token that carries its score
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class TextEncoder:
-    """Turns prompts and responses into tokens.
+    """Turns prompts and responses into tokens with a fast tokenizer, which knows the characters of each token.
 
-    Args:
-        tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
-        append_eos: whether responses end with the end-of-sequence token.
-
-    Raises:
-        TextError: the tokenizer is not fast, or has no end-of-sequence token to append.
+    Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not fast, or has none.
     """
 
     def __init__(self, tokenizer: Any, append_eos: bool = True):
@@ -88,13 +74,10 @@ class TextEncoder:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """Tokens of the prompt up to where the response starts.
+        """Return the tokens up to where the response starts: through the chat template, with the generation prompt.
 
-        With a chat template the generation prompt is added; without one the text stands alone, after the
-        beginning-of-sequence token if the tokenizer adds it.
-
-        Raises:
-            TextError: chat messages without a chat template, or a prompt without tokens.
+        Without a template the text stands alone, after the beginning-of-sequence token if the tokenizer adds it.
+        TextError: chat messages without a chat template, or a prompt without tokens.
         """
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(messages_of(prompt), tokenize=False, add_generation_prompt=True)
@@ -113,16 +96,10 @@ class TextEncoder:
         return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
 
     def response(self, text: str, char_ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Tokens of a response, and the index of the last token of each step.
+        """Return the tokens of a response, and the index of the last token of each step.
 
-        That is the last token that holds a character of the step; the end of sequence belongs to the last step.
-
-        Args:
-            text: the response.
-            char_ends: position after the last character of each step.
-
-        Raises:
-            TextError: no token starts within a step or before it.
+        That is the last token that holds a character before the step's ``char_ends``. The end of sequence belongs to
+        the last step. TextError: no token starts within a step or before it.
         """
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, starts = list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]

@@ -60,14 +60,7 @@ def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch
 
 
 def refuse_images(batch: KVBatchMeta, feature: str) -> None:
-    """For what knows token-level fields only.
-
-    Args:
-        feature: what that is, and how it is switched off.
-
-    Raises:
-        RuntimeError: a row has images or videos.
-    """
+    """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
     data = _get(batch.keys, batch.partition_id, _MULTI_MODAL)
     for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
         if getattr(value, "data", value):
@@ -82,11 +75,7 @@ def _values(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
 
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
-    """What the reward function said about each trajectory beside its score; empty if it said nothing.
-
-    Raises:
-        RuntimeError: what is there is no mapping.
-    """
+    """Extra info of each trajectory's reward; empty if there is none. RuntimeError: it is not a mapping."""
     infos = []
     for key, extra in zip(keys, _values(keys, partition_id, "extra_fields"), strict=True):
         info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
@@ -100,11 +89,7 @@ def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[s
 
 
 def fetch_turn_rewards(keys: Sequence[str], partition_id: str, name: str) -> list[list[float]]:
-    """The list that the agent loop calls ``tool_rewards`` or ``turn_scores``, of each trajectory.
-
-    Raises:
-        RuntimeError: an agent loop reports none, or something else than numbers.
-    """
+    """Return ``tool_rewards`` or ``turn_scores`` of each trajectory. RuntimeError: a loop reports no such numbers."""
     found = []
     for key, extra in zip(keys, _values(keys, partition_id, "extra_fields"), strict=True):
         values = extra.get(name) if isinstance(extra, Mapping) else None
@@ -118,11 +103,7 @@ def fetch_turn_rewards(keys: Sequence[str], partition_id: str, name: str) -> lis
 
 
 def fetch_counts(keys: Sequence[str], partition_id: str) -> dict[str, float]:
-    """What agent loops and tools count, per trajectory: the fields of ``extra_fields`` that hold numbers by name.
-
-    Returns:
-        ``field/name`` to the mean over all trajectories; one without the field counts as 0.
-    """
+    """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``; missing counts are 0."""
     sums: Counter[str] = Counter()
     for extra in _values(keys, partition_id, "extra_fields"):
         for field, values in extra.items() if isinstance(extra, Mapping) else ():
@@ -133,11 +114,7 @@ def fetch_counts(keys: Sequence[str], partition_id: str) -> dict[str, float]:
 
 
 def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
-    """The verifier's verdict on a trajectory: the value ``name`` of its reward's extra info.
-
-    Raises:
-        RuntimeError: the reward function did not return that value, or it is not a number in [0, 1].
-    """
+    """Return the value ``name`` of a reward's extra info; RuntimeError: it is missing, or not in [0, 1]."""
     if name not in info:
         raise RuntimeError(
             f"the reward of rollout {key} has no {name!r} in its extra info (it has {sorted(info)}); "
@@ -172,13 +149,7 @@ def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
 
 
 def find_cut_off(partition_id: str, tags: Mapping[str, dict], limit: int, end_tokens: Collection[int]) -> set[str]:
-    """Trajectories that reached the limit of their length without an end.
-
-    Args:
-        tags: of trajectories, by key.
-        limit: of the tokens of a response.
-        end_tokens: those that end one; a response of that length with such a token at its end is whole.
-    """
+    """Return the keys of responses that have ``limit`` tokens, the last of which is not in ``end_tokens``."""
     full = [key for key, tag in tags.items() if tag["response_len"] >= limit]
     if not full:
         return set()
@@ -191,16 +162,8 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
     tq.kv_clear(partition_id=partition_id, keys=list(keys))
 
 
-def put_rollouts(
-    keys: Sequence[str],
-    partition_id: str,
-    fields: Mapping[str, Sequence[torch.Tensor]],
-) -> KVBatchMeta:
-    """Write rollouts under keys of their own, and return the new rows.
-
-    Args:
-        fields: by name a tensor per rollout; ``prompts`` and ``responses`` are among them.
-    """
+def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Sequence[torch.Tensor]]) -> KVBatchMeta:
+    """Write a tensor per rollout for each field, ``prompts`` and ``responses`` among them; return the new rows."""
     pairs = zip(fields["prompts"], fields["responses"], strict=True)
     lengths = [(len(prompt), len(response)) for prompt, response in pairs]
     tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]

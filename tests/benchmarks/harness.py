@@ -16,11 +16,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-if "cuda" not in sys.argv:
-    os.environ["VERL_PLATFORM"] = "cpu"
+os.environ["VERL_PLATFORM"] = "cpu"
 ROOT = Path(__file__).resolve().parents[2]
-HELPERS = ("support", "eval", "step_rm", "verifiers/math")
-sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in HELPERS)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from machine import PACKAGES, describe  # noqa: E402
 
@@ -48,10 +46,7 @@ def in_turn(
     clock: Callable[[], float] = time.process_time,
     warm_up: bool = True,
 ) -> dict[str, list[float]]:
-    """Seconds of each function, by default of the processor.
-
-    They are called in turn, so that a change of load hits all of them alike; a first round is not counted.
-    """
+    """Seconds of each function; called in turn, so that load hits all alike. A first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-int(warm_up), repeats):
         for name, function in functions.items():
@@ -77,12 +72,10 @@ def own_process(*words: object) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def record(
-    options: argparse.Namespace, results: Mapping[str, object], packages: Sequence[str] = PACKAGES, device: str = "cpu"
-) -> None:
+def record(options: argparse.Namespace, results: Mapping[str, object], packages: Sequence[str] = PACKAGES) -> None:
     """Write machine, settings and results to ``options.output``, and print them."""
     settings = {name: value for name, value in vars(options).items() if name not in ("output", "data")}
-    found = {"machine": describe(device, packages), "settings": settings, **results}
+    found = {"machine": describe(packages=packages), "settings": settings, **results}
     text = json.dumps(found, indent=2, ensure_ascii=False, default=str)
     print(text)
     write_text(options.output, text + "\n")

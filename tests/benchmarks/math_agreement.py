@@ -6,8 +6,7 @@
 Collections (``gold``, ``pred``, ``label``):
 
 - ``processbench_gsm8k``: ProcessBench's GSM8K responses joined to GSM8K by problem text; the prediction is the last
-  box, else the final answer of the last step; the label is ``final_answer_correct``. (Its Omni-MATH part has no
-  gold answers and none of the other sets contains its problems, so it cannot be joined.)
+  box, else the final answer of the last step; the label is ``final_answer_correct``.
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
@@ -64,8 +63,8 @@ def gold_answers(data: Path) -> list[str]:
     for row in _lines(data / "minerva_math" / "test.jsonl"):
         answer = extract(row["solution"]).answer
         golds += [answer] if answer else []
-    golds += [str(row["answer"]) for row in _lines(data / "aime" / "aimo-validation-aime.jsonl")]
-    golds += [str(row["answer"]) for row in _lines(data / "amc" / "aimo-validation-amc.jsonl")]
+    for name in ("aime", "amc"):
+        golds += [str(row["answer"]) for row in _lines(data / name / f"aimo-validation-{name}.jsonl")]
     chooser = random.Random(0)
     return [
         gold
@@ -130,14 +129,9 @@ def measure(grader: Grader, pairs: list[Pair]) -> dict:
         "agreement": round(sum(answer == label for (_, _, label), answer in judged) / len(pairs), 5),
         "ms_per_pair": round(1000 * seconds / len(pairs), 3),
         "false_positives": [pair[:2] for pair, answer in judged if answer and not pair[2]],
-        "false_negatives": [pair[:2] for pair, answer in judged if answer is not None and not answer and pair[2]],
+        "false_negatives": [pair[:2] for pair, answer in judged if answer is False and pair[2]],
         "undecided": [pair[:2] for pair, answer in judged if answer is None],
     }
-
-
-def counted(result: dict) -> dict:
-    """The same, with numbers in place of the pairs."""
-    return {name: len(value) if isinstance(value, list) else value for name, value in result.items()}
 
 
 def main() -> None:
@@ -153,14 +147,12 @@ def main() -> None:
 
     graders: dict[str, Grader] = {OURS: ours, "math-verify alone": math_verify_alone}
     graders |= verl_graders() if options.verl else {}
-    results = {
-        collection: {name: measure(grader, pairs) for name, grader in graders.items()}
-        for collection, pairs in collections(options.data).items()
-    }
-    results = {
-        collection: {name: found if name == OURS else counted(found) for name, found in of.items()}
-        for collection, of in results.items()
-    }
+    results: dict[str, dict[str, dict]] = {}
+    for collection, pairs in collections(options.data).items():
+        results[collection] = {name: measure(grader, pairs) for name, grader in graders.items()}
+        for name in graders.keys() - {OURS}:
+            found = results[collection][name]
+            found |= {key: len(value) for key, value in found.items() if isinstance(value, list)}
     harness.record(options, {"collections": results}, ("math-verify", "latex2sympy2_extended", "sympy"))
 
 

@@ -1,40 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's phase of a step against the policy's update, on verl's engines, with the passes over tokens counted.
+"""The PRM's phase of a step against the policy's update, on verl's engines, in the shape of SmolLM2-135M.
 
     python tests/benchmarks/prm_phase.py
-    python tests/benchmarks/prm_phase.py --device cuda --models PATH --rows 64 --response 2048 --micro-batch 8
 
 Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
-phase is the sum of its passes. Times are seconds of the process (on a GPU: of the clock), because a shared machine
-stops a process without asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this
-file.
-
-Models: ``tiny``, ``smollm2-135m`` (random weights in that shape), or the folder of a model.
+phase is the sum of its passes. Times are seconds of the processor, because a shared machine stops a process without
+asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this file.
 """
 
 import statistics
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import harness
-import torch
-from engines import PassCounter, Rollouts, build_worker, fused_by, module_of, save_llama, score, smollm2_135m
-from transformers import AutoConfig
+from engines import Rollouts, build_worker, chunked, save_llama, score
 
+VOCABULARY, LAYERS = 49152, 30
 # Passes of each variant. A shared reference has been computed for the policy already: its old log-probabilities, or
 # those of its KL penalty's reference model. "twice" is the order of work of verl's recipe for PRIME.
 VARIANTS = {
     "interleaved, own reference": ("reference", "update"),
     "interleaved, shared reference": ("update",),
     "before or after, own reference": ("reference", "score", "update"),
-    "before or after, shared reference": ("score", "update"),
     "public recipe: reference twice": ("reference", "reference", "score", "update"),
     "LoRA r=16, its base as reference": ("lora_reference", "lora_update"),
-    "LoRA r=16, shared reference": ("lora_update",),
     "interleaved, shared reference, chunked log-probabilities": ("chunked_update",),
     # The policy is pulled towards the PRM and towards its own average: a forward pass of each inside of its update,
     # measured here as scoring passes.
@@ -47,71 +39,34 @@ VARIANTS = {
 }
 
 
-def build_model(name: str, folder: Path) -> Path:
-    """The model's folder."""
-    if name == "tiny":
-        return save_llama(folder / name, 2048, 128, 6, 4)
-    return smollm2_135m(folder / name) if name == "smollm2-135m" else Path(name)
-
-
-def clock_of(device: str) -> Callable[[], float]:
-    """Seconds of the processor, or on a GPU of the clock when it is done."""
-    if device == "cpu":
-        return time.process_time
-
-    def clock() -> float:
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
-    return clock
-
-
 def measure(path: Path, options: Namespace) -> dict[str, Any]:
-    """Seconds and tokens of each pass, and the ratio of each variant to the policy's update."""
-    config = AutoConfig.from_pretrained(path)
-    rollouts = Rollouts(options.rows, options.prompt, options.response, config.vocab_size)
-    built: dict[str, Any] = {"micro_batch_size": options.micro_batch, "checkpointing": not options.keep_activations}
-    policy, prm = build_worker(path, role="policy", **built), build_worker(path, **built)
-    reference = build_worker(path, role="reference", **built)
-    lora = build_worker(path, lora_rank=16, **built)
-    half, third = (build_worker(path, trainable_layers=config.num_hidden_layers // part, **built) for part in (2, 3))
-    counter = PassCounter()
-    for worker in (policy, prm, reference, lora, half, third):
-        counter.watch(worker)
+    """Seconds of each pass, and the ratio of each variant to the policy's update."""
+    rollouts = Rollouts(options.rows, options.prompt, options.response, VOCABULARY)
+    policy, prm, reference = (build_worker(path, role=role) for role in ("policy", "prm", "reference"))
+    lora = build_worker(path, lora_rank=16)
+    half, third = (build_worker(path, trainable_layers=LAYERS // part) for part in (2, 3))
     shared = score(policy, rollouts)
-    mini_batch = options.rows // options.optimizer_steps
-    tokens: dict[str, dict[str, int]] = {}
 
     def update(worker: Any) -> Callable[[], object]:
-        return lambda: worker.update_and_score(rollouts.prm_data(shared, mini_batch))
+        return lambda: worker.update_and_score(rollouts.prm_data(shared, options.rows))
 
     def chunked_update() -> object:
-        with fused_by(prm, "chunked"):
+        with chunked(prm):
             return update(prm)()
 
     passes: dict[str, Callable[[], object]] = {
-        "policy_update": lambda: policy.train_mini_batch(rollouts.policy_data(shared, mini_batch)),
+        "policy_update": lambda: policy.train_mini_batch(rollouts.policy_data(shared, options.rows)),
         "reference": lambda: score(reference, rollouts),
         "score": lambda: score(prm, rollouts),
         "update": update(prm),
         "chunked_update": chunked_update,
-        "lora_reference": lambda: score(lora, rollouts, without_adapter=True),
+        "lora_reference": lambda: score(lora, rollouts, no_lora_adapter=True),
         "lora_update": update(lora),
         "half_update": update(half),
         "third_update": update(third),
     }
-
-    def counted(name: str, run: Callable[[], object]) -> Callable[[], object]:
-        def call() -> None:
-            counter.take()
-            run()
-            tokens[name] = counter.take()
-
-        return call
-
-    functions = {name: counted(name, run) for name, run in passes.items()}
-    # The first round builds the optimisers' states.
-    seconds = harness.in_turn(functions, options.repeats, clock_of(options.device))
+    # The first round builds the optimizers' states.
+    seconds = harness.in_turn(passes, options.repeats)
     variants = {}
     for variant, parts in VARIANTS.items():
         rounds = zip(*(seconds[part] for part in parts), strict=True)
@@ -119,30 +74,18 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
         variants[variant] = {
             "phase_over_policy_update": round(statistics.median(values), 3),
             "lowest_and_highest": [round(values[0], 3), round(values[-1], 3)],
-            "tokens": {kind: sum(tokens[part][kind] for part in parts) for kind in tokens["update"]},
         }
-    return {
-        "parameters": sum(p.numel() for p in module_of(policy).parameters()),
-        "padded_tokens_of_one_pass": tokens["reference"]["forward"],
-        "policy_update_tokens": tokens["policy_update"],
-        "median_seconds": {key: round(statistics.median(values), 3) for key, values in seconds.items()},
-        "variants": variants,
-    }
+    medians = {key: round(statistics.median(values), 3) for key, values in seconds.items()}
+    return {"median_seconds": medians, "variants": variants}
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, optimizer_steps=1, repeats=5)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--models", nargs="+", default=["tiny", "smollm2-135m"])
-    parser.add_argument("--rows", type=int, default=8, help="rollouts")
-    parser.add_argument("--prompt", type=int, default=16, help="tokens of a prompt")
-    parser.add_argument("--response", type=int, default=64, help="longest response; the shortest has half of it")
-    parser.add_argument("--micro-batch", type=int, default=4, help="rollouts per forward pass")
-    parser.add_argument("--keep-activations", action="store_true", help="no activation recomputation")
-    options = parser.parse_args()
+    # Prompts of 16 tokens and responses of 32 to 64.
+    options = harness.parser(__doc__, repeats=5, rows=8, prompt=16, response=64).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = {name: measure(build_model(name, Path(folder)), options) for name in options.models}
-    harness.record(options, {"results": results}, device=options.device)
+        sizes = {"intermediate_size": 1536, "num_key_value_heads": 3}
+        results = measure(save_llama(Path(folder), VOCABULARY, 576, LAYERS, 9, **sizes), options)
+    harness.record(options, {"results": {"smollm2-135m": results}})
 
 
 if __name__ == "__main__":

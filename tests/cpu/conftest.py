@@ -6,35 +6,22 @@ from character_llama import build_model, build_tokenizer
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    return build_tokenizer()
+def model():
+    return build_model(0, len(build_tokenizer()))
 
 
 @pytest.fixture(scope="session")
-def model(tokenizer):
-    return build_model(0, len(tokenizer))
-
-
-@pytest.fixture(scope="session")
-def other_model(tokenizer):
+def other_model():
     """Same shape, other weights: what the trainer has after an update."""
-    return build_model(1, len(tokenizer))
+    return build_model(1, len(build_tokenizer()))
 
 
-def save_model(model, tokenizer, path):
+@pytest.fixture(scope="session")
+def model_path(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
     model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    build_tokenizer().save_pretrained(path)
     return path
-
-
-@pytest.fixture(scope="session")
-def other_model_path(other_model, tokenizer, tmp_path_factory):
-    return save_model(other_model, tokenizer, tmp_path_factory.mktemp("other_model"))
-
-
-@pytest.fixture(scope="session")
-def model_path(model, tokenizer, tmp_path_factory):
-    return save_model(model, tokenizer, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

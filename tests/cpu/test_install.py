@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installing CPU mode in a fresh process: what gets registered, and when."""
+"""Installing CPU mode in a fresh process: what gets registered, and when; and what it refuses."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from prime_ext.cpu.engine import CPUEngineWithLMHead, CPUEngineWithValueHead
+from prime_ext.cpu.install import keep_linear_weights
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -67,3 +74,18 @@ assert PlatformRegistry.get("cpu") is None
 print("untouched")
 """
     assert run_python(code, VERL_PLATFORM="").stdout.strip().endswith("untouched")
+
+
+def test_a_vllm_without_the_patched_function_is_refused():
+    with pytest.raises(RuntimeError, match="dispatch_cpu_unquantized_gemm, which this vLLM does not have"):
+        keep_linear_weights(json)
+
+
+@pytest.mark.parametrize("engine", [CPUEngineWithLMHead, CPUEngineWithValueHead])
+@pytest.mark.parametrize(
+    ("strategy", "offload_policy", "advice"),
+    [("fsdp", False, "set strategy=fsdp2"), ("fsdp2", True, "offload_policy=False")],
+)
+def test_what_the_cpu_cannot_do_is_refused_with_advice(engine, strategy, offload_policy, advice):
+    with pytest.raises(ValueError, match=advice):
+        engine(None, SimpleNamespace(strategy=strategy, offload_policy=offload_policy))

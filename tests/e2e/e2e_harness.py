@@ -8,17 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import metric_names
 import psutil
 import pytest
 import torch
-from tiny_step_rm import save_bert
+from tiny_step_rm import described, save_bert
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
+from prime_ext.run.checkpoint import MARKER, TRACKER
 from prime_ext.run.metrics_file import read_metrics
-from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.data import rl_rows, write_parquet
 from recipes.smoke.prepare import write_model
@@ -27,8 +29,11 @@ from recipes.smoke.prepare import write_model
 TIMEOUT = 1800
 # Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need another attempt.
 RAY_STARTS = 3
-# Clocks and memory differ between runs, and the rollout engine's log-probabilities by the rounding of its batches.
-NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/", "prime/filter/refills")
+# Clocks and memory differ between runs, the rollout engine's log-probabilities by the rounding of its batches, and how
+# far it generates ahead by its speed.
+NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/")
+NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
+PRIME, PSPO = "prime_trainer_cpu", "pspo_trainer_cpu"
 
 
 def write_inputs(folder: Path) -> None:
@@ -41,18 +46,10 @@ def write_inputs(folder: Path) -> None:
 
 def write_step_rm(folder: Path) -> Path:
     """An untrained step reward model; returns its folder."""
-    model = save_bert(folder / "step_rm")
-    (model / FILE).write_text(Description(PairFormat(max_length=64), 1.0, (-1, 0, 1)).to_json())
-    return model
+    return described(save_bert(folder / "step_rm"))
 
 
-def command(
-    inputs: Path,
-    output: Path,
-    overrides: list[str],
-    module: str = "prime_ext.train",
-    config: str = "prime_trainer_cpu",
-) -> list[str]:
+def command(inputs: Path, output: Path, overrides: list[str], module: str, config: str) -> list[str]:
     """The command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
     # An untrained PRM would be shut out by the gate; what names another variant or the gate comes later and counts.
@@ -77,6 +74,7 @@ def command(
         "+reward.custom_reward_function.reward_kwargs.modules=[parity_verifier]",
         "trainer.logger=[console,file]",
         "trainer.val_before_train=false",
+        "trainer.total_epochs=50",
         f"trainer.default_local_dir={output}/checkpoints",
         *overrides,
     ]  # fmt: skip
@@ -101,123 +99,101 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def run(
-    inputs: Path,
-    output: Path,
-    overrides: list[str],
-    module: str = "prime_ext.train",
-    config: str = "prime_trainer_cpu",
-) -> None:
-    """Run to the end; a failure shows the end of the log. What is logged has to be in docs/reference/metrics.md."""
+def start(
+    inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train", config: str = PRIME
+) -> subprocess.Popen[bytes]:
+    """Start a run, whose output is appended to ``log.txt``."""
     output.mkdir(parents=True, exist_ok=True)
-    log = output / "log.txt"
+    words = command(inputs, output, overrides, module, config)
+    with (output / "log.txt").open("a") as log:
+        return subprocess.Popen(words, env=environment(output), stdout=log, stderr=log, start_new_session=True)
+
+
+def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
+    """Run to the end; a failure shows the end of the log. What is logged has to be in docs/reference/metrics.md.
+
+    Args:
+        arguments, options: those of :func:`start`.
+    """
     for _ in range(RAY_STARTS):
-        with log.open("a") as stream:
-            begin = stream.tell()
-            done = subprocess.run(
-                command(inputs, output, overrides, module, config), env=environment(output), stdout=stream,
-                stderr=stream, timeout=TIMEOUT, check=False, start_new_session=True,
-            )  # fmt: skip
-        if done.returncode == 0 or not ray_was_too_slow(log, begin):
+        begin = log_size(output)
+        process = start(inputs, output, *arguments, **options)
+        try:
+            status = process.wait(TIMEOUT)
+        finally:
+            process.kill()
+        if status == 0 or not ray_was_too_slow(output, begin):
             break
-    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    assert status == 0, "\n".join((output / "log.txt").read_text(errors="replace").splitlines()[-60:])
     logged = {name for values in metrics(output).values() for name in values}
     assert metric_names.undocumented(logged) == []
 
 
-def ray_was_too_slow(log: Path, begin: int) -> bool:
-    """Whether what was logged from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
-    return b"The current node timed out during startup" in log.read_bytes()[begin:]
+def train(folder: Path, overrides: list[str], config: str = PRIME) -> dict[int, dict[str, float]]:
+    """Metrics by step of a small run in ``folder/run``."""
+    write_inputs(folder)
+    run(folder, folder / "run", overrides, config=config)
+    return metrics(folder / "run")
 
 
-def run_until_killed(
-    inputs: Path,
-    output: Path,
-    overrides: list[str],
-    ready: Callable[[], bool],
-    when: Callable[[], bool],
-    config: str = "prime_trainer_cpu",
-) -> None:
-    """Start a run and send SIGKILL to all its processes as soon as ``when`` says so.
-
-    Looking for the processes takes as long as a small checkpoint, so they are looked up before: once ``ready`` says
-    that all are there.
-    """
-    output.mkdir(parents=True, exist_ok=True)
+def log_size(output: Path) -> int:
     log = output / "log.txt"
-    for _ in range(RAY_STARTS):
-        begin = log.stat().st_size if log.exists() else 0
-        if _killed_run(inputs, output, overrides, ready, when, config):
-            return
-        assert ray_was_too_slow(log, begin), log.read_text(errors="replace")[-6000:]
-    raise AssertionError(f"Ray did not start in {RAY_STARTS} attempts")
+    return log.stat().st_size if log.exists() else 0
 
 
-def _killed_run(
-    inputs: Path,
-    output: Path,
-    overrides: list[str],
-    ready: Callable[[], bool],
-    when: Callable[[], bool],
-    config: str,
-) -> bool:
-    """One attempt of :func:`run_until_killed`; False if the run ended by itself."""
-    with (output / "log.txt").open("a") as stream:
-        process = subprocess.Popen(
-            command(inputs, output, overrides, config=config), env=environment(output), stdout=stream, stderr=stream,
-            start_new_session=True,
-        )  # fmt: skip
-        deadline = time.monotonic() + TIMEOUT
+def ray_was_too_slow(output: Path, begin: int) -> bool:
+    """Whether what was logged from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
+    return b"The current node timed out during startup" in (output / "log.txt").read_bytes()[begin:]
 
-        def came(moment: Callable[[], bool]) -> bool:
-            while not moment():
-                if process.poll() is not None:
-                    return False
-                assert time.monotonic() < deadline, "the moment to kill the run never came"
-                time.sleep(0.001)
-            return True
 
-        # Ray's workers have sessions of their own and would go on for a while: kill the whole tree at once.
+def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], whole: int, torn: int) -> None:
+    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete.
+
+    Looking for its processes takes as long as a small checkpoint, so they are looked up before.
+    """
+    saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
+    for _ in range(5):
+        begin = log_size(output)
+        process = start(inputs, output, overrides)
+        # Ray's workers have sessions of their own and would live on for a while: kill the whole tree at once.
         tree = psutil.Process(process.pid)
-        if not came(ready):
-            return False
-        members = [member.pid for member in tree.children(recursive=True)]
-        if not came(when):
-            return False
+        wait_for(saved / MARKER, process)
+        members = [] if process.poll() is not None else tree.children(recursive=True)
+        wait_for(saving, process)
+        if process.poll() is not None:
+            assert ray_was_too_slow(output, begin), (output / "log.txt").read_text(errors="replace")[-6000:]
+            continue
         for member in members:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+                os.kill(member.pid, signal.SIGKILL)
         # And those that have come since.
         for later in [*tree.children(recursive=True), tree]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 later.kill()
         process.wait()
-    return True
-
-
-def run_killed_while_saving(
-    inputs: Path, output: Path, overrides: list[str], whole: int, torn: int, config: str = "prime_trainer_cpu"
-) -> None:
-    """Kill a run while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete."""
-    saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
-    marker = "prime_ext_complete.json"
-    for _ in range(5):
-        run_until_killed(inputs, output, overrides, (saved / marker).exists, saving.exists, config)
-        if not (saving / marker).exists():
+        if not (saving / MARKER).exists():
             return
         # On a busy machine the signal may come when all is saved, which proves nothing.
         shutil.rmtree(output)
     raise AssertionError("five times the run was killed too late to prove anything")
 
 
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Return when the path exists or the process has ended."""
+    deadline = time.monotonic() + TIMEOUT
+    while not path.exists() and process.poll() is None:
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.001)
+
+
 def run_alone_and_resumed(
-    inputs: Path, base: Path, overrides: list[str], step: int, config: str = "prime_trainer_cpu"
+    inputs: Path, base: Path, overrides: list[str], step: int, config: str = PRIME
 ) -> tuple[Path, Path]:
     """Folders of a run, and of its checkpoint of a step run on."""
     alone, resumed = base / "alone", base / "resumed"
     run(inputs, alone, overrides, config=config)
     shutil.copytree(alone / "checkpoints" / f"global_step_{step}", resumed / "checkpoints" / f"global_step_{step}")
-    (resumed / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(step))
+    (resumed / "checkpoints" / TRACKER).write_text(str(step))
     run(inputs, resumed, overrides, config=config)
     return alone, resumed
 
@@ -241,25 +217,16 @@ def metrics(output: Path) -> dict[int, dict[str, float]]:
 
 
 def repeatable(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that two equal runs share. How far it generated ahead is a matter of speed, not of the result."""
-    skipped = (*NOT_REPEATABLE, "prime/filter/returned_to_queue")
-    return {name: value for name, value in metrics.items() if not any(part in name for part in skipped)}
+    """The metrics that two equal runs share."""
+    return {name: value for name, value in metrics.items() if not any(part in name for part in NOT_REPEATABLE)}
 
 
-def weights(folder, part: str) -> dict:
-    """Weights and optimiser state of one model of a checkpoint, as plain tensors by name."""
-    tensors = {}
-    for kind in ("model", "optim"):
-        path = folder / part / f"{kind}_world_size_1_rank_0.pt"
-        if (kind, part) == ("optim", "policy_average"):
-            continue
-        stack = [(kind, torch.load(path, weights_only=False))]
-        while stack:
-            name, value = stack.pop()
-            if isinstance(value, dict):
-                stack.extend((f"{name}.{key}", item) for key, item in value.items())
-            elif isinstance(value, list | tuple):
-                stack.extend((f"{name}.{key}", item) for key, item in enumerate(value))
-            elif isinstance(value, torch.Tensor):
-                tensors[name] = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return tensors
+def weights(checkpoint: Path, part: str) -> dict[str, torch.Tensor]:
+    """Weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
+    kinds = ["model"] if part == "policy_average" else ["model", "optim"]
+    states = {
+        kind: torch.load(checkpoint / part / f"{kind}_world_size_1_rank_0.pt", weights_only=False) for kind in kinds
+    }
+    leaves, _ = tree_flatten_with_path(states)
+    tensors = {keystr(path): value for path, value in leaves if isinstance(value, torch.Tensor)}
+    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in tensors.items()}

@@ -22,9 +22,8 @@ KNOBS = {"SEED": "0", "STEPS": "2", "PROMPTS": "4", "ROLLOUTS": "4", "BETA": "0.
 SFT_STEPS = 250
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    run = tmp_path_factory.mktemp("agent")
+def train(run):
+    """Data, SFT, and two steps of training, as the recipe does."""
     write_data(run / "data", train_size=64, test_size=24, sft_size=16_000, mean_error=0.1)
     words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
     environment = {**harness.environment(run), **KNOBS, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
@@ -34,16 +33,16 @@ def run_dir(tmp_path_factory):
     (run / "seconds.tsv").write_text("prime\t1\n")
     # The tool's rewards are something to learn from also where all answers are wrong.
     overrides = ["variant=guarded", "prime.process.granularity=turn", "prime.process.estimator=turn_rloo"]
-    overrides += ["prime.turns.coefficient=0.5"]
-    overrides += ["prime.filter.enable=false", "prime.process.reliability_gate=false"]
-    train = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
+    overrides += ["prime.turns.coefficient=0.5", "prime.filter.enable=false", "prime.process.reliability_gate=false"]
+    command = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
     with (run / "log.txt").open("w") as log:
-        done = subprocess.run(train, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=harness.TIMEOUT)
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=harness.TIMEOUT)
     assert done.returncode == 0, (run / "log.txt").read_text()[-3000:]
-    return run
 
 
-def test_the_policy_calls_its_tool_in_several_turns_and_both_learn(run_dir):
+def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):
+    run_dir = tmp_path
+    train(run_dir)
     metrics = read_metrics(run_dir / "metrics.jsonl")
     assert sorted(metrics) == [1, 2]
     for row in metrics.values():
@@ -53,9 +52,6 @@ def test_the_policy_calls_its_tool_in_several_turns_and_both_learn(run_dir):
         assert sum(outcomes) == pytest.approx(row["agent/tool_calls/calls"] - row["agent/tool_calls/unknown"])
         assert row["prm/grad_norm"] > 0 and row["actor/grad_norm"] > 0
     assert "Traceback" not in (run_dir / "log.txt").read_text()
-
-
-def test_the_report_is_written(run_dir):
     for role in ("policy", "prm"):
         words = [str(run_dir / "checkpoints"), str(run_dir / role), "--role", {"policy": "actor"}.get(role, role)]
         subprocess.run([sys.executable, "-m", export.__name__, *words], check=True, cwd=ROOT)

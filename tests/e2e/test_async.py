@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 BATCH, STEPS, SAVED = 4, 8, 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
     # Rollouts of full length, six at a time: some are under way whenever the trainer turns to something else. verl's
@@ -39,41 +38,9 @@ SEPARATE = [
     "actor_rollout_ref.rollout.n_gpus_per_node=1",
     "actor_rollout_ref.rollout.checkpoint_engine.backend=tcp",
     "ray_kwargs.ray_init.num_gpus=2",
+    # No servers on the trainer's device.
+    "actor_rollout_ref.hybrid_engine=false",
 ]
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    harness.write_inputs(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def colocate(inputs, tmp_path_factory):
-    """Folder of a run in the colocated mode."""
-    folder = tmp_path_factory.mktemp("colocate")
-    harness.run(inputs, folder, COLOCATE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def separate(inputs, tmp_path_factory):
-    """Folder of a run in the separate mode, without servers on the trainer's device."""
-    folder = tmp_path_factory.mktemp("separate")
-    harness.run(inputs, folder, [*SEPARATE, "actor_rollout_ref.hybrid_engine=false"])
-    return folder
-
-
-def state(folder, step):
-    return read_json(folder / "checkpoints" / f"global_step_{step}" / "prime_ext.json")
-
-
-def updates(folder, step, part):
-    """Steps that an optimiser has made, as it says itself."""
-    path = folder / "checkpoints" / f"global_step_{step}" / part / "optim_world_size_1_rank_0.pt"
-    values = torch.load(path, weights_only=False)["state"].values()
-    return {int(value["step"]) for value in values}
 
 
 def evicted(metrics):
@@ -82,7 +49,7 @@ def evicted(metrics):
 
 
 def assert_it_trains(metrics):
-    assert metrics
+    assert sorted(metrics) == list(range(1, STEPS + 1))
     for step in metrics.values():
         for name in ("prm/loss", "prm/grad_norm", "actor/grad_norm", "prime/staleness/mean", "actor/pg_loss"):
             assert math.isfinite(step[name]), name
@@ -93,39 +60,32 @@ def assert_it_trains(metrics):
         )
         assert 0 <= step["prime/staleness/partial_fraction"] <= 1
         assert "rollout_corr/rollout_is_mean" in step
-    assert metrics[1]["prime/staleness/max"] == 0
+    assert metrics[1]["prime/staleness/max"] == 0 and metrics[1]["training/rollout_probs_diff_max"] < 1e-5
     assert any(step["prime/staleness/max"] > 0 for step in metrics.values())
 
 
-def test_the_colocated_mode_trains(colocate):
-    metrics = harness.metrics(colocate)
-    assert sorted(metrics) == list(range(1, STEPS + 1))
-    assert_it_trains(metrics)
-    assert metrics[1]["training/rollout_probs_diff_max"] < 1e-5
-
-
-def test_every_prompt_is_accounted_for_at_every_checkpoint(colocate):
-    metrics = list(harness.metrics(colocate).values())
-    for step in (SAVED, STEPS):
-        saved = state(colocate, step)
+def test_the_colocated_mode_trains_and_accounts_for_every_prompt(tmp_path):
+    by_step = harness.train(tmp_path, COLOCATE)
+    assert_it_trains(by_step)
+    metrics = list(by_step.values())
+    for step in (STEPS, SAVED):
+        saved = read_json(tmp_path / "run" / "checkpoints" / f"global_step_{step}" / "prime_ext.json")
         assert saved["prompts_fetched"] == BATCH * step + evicted(metrics[:step]) + saved["prompts_in_system"]
         # The window is (num_warmup_batches + prime.filter.oversample) batches, less the one that was trained on.
         assert saved["prompts_in_system"] == 2 * BATCH
         assert saved["queued_prompts"] == []
     # Some rollouts were interrupted and continued by a later policy.
     assert any(step["prime/staleness/partial_fraction"] > 0 for step in metrics)
-    right, total = state(colocate, SAVED)["gate_pairs"]
+    right, total = saved["gate_pairs"]
     assert right / total == pytest.approx(metrics[SAVED - 1]["prime/gate/pair_accuracy_average"])
 
 
-def test_the_separate_mode_trains(separate):
-    metrics = harness.metrics(separate)
-    assert sorted(metrics) == list(range(1, STEPS + 1))
+def test_the_separate_mode_trains_and_generates_while_the_prm_trains(tmp_path):
+    metrics = harness.train(tmp_path, SEPARATE)
     assert_it_trains(metrics)
     assert all(step["weight_sync/megabytes"] > 0 for step in metrics.values())
-    assert metrics[1]["training/rollout_probs_diff_max"] < 1e-5
-    assert updates(separate, STEPS, "actor") == {STEPS * SYNC_STEP}
-
-
-def test_rollouts_go_on_while_the_prm_trains(separate):
-    assert sum(step["prime/rollouts_during_prm/total"] for step in harness.metrics(separate).values()) > 0
+    assert sum(step["prime/rollouts_during_prm/total"] for step in metrics.values()) > 0
+    # Steps that the optimizer has made, as it says itself.
+    path = tmp_path / "run" / "checkpoints" / f"global_step_{STEPS}" / "actor" / "optim_world_size_1_rank_0.pt"
+    states = torch.load(path, weights_only=False)["state"].values()
+    assert {int(state["step"]) for state in states} == {STEPS * SYNC_STEP}

@@ -12,10 +12,8 @@ pytestmark = pytest.mark.slow
 
 def test_ppo_with_rewards_at_step_ends(tmp_path):
     """As the paper, with critic and GAE, but for where the reward is paid, and half a point for the right answer."""
-    harness.write_inputs(tmp_path)
     overrides = [
         "trainer.total_training_steps=2",
-        "trainer.total_epochs=50",
         "trainer.save_freq=-1",
         "trainer.test_freq=2",
         # Two kinds of delimiters, so that also an untrained policy writes steps.
@@ -27,8 +25,7 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
         f"step_scorer.model_path={harness.write_step_rm(tmp_path)}",
         f"pspo.log_path={tmp_path}/run/responses",
     ]
-    harness.run(tmp_path, tmp_path / "run", overrides, config="pspo_trainer_cpu")
-    metrics = harness.metrics(tmp_path / "run")
+    metrics = harness.train(tmp_path, overrides, harness.PSPO)
     assert sorted(metrics) == [1, 2]
     for step in (1, 2):
         logged = metrics[step]
@@ -36,7 +33,7 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
         assert all(math.isfinite(logged[f"pspo/{name}"]) for name in names)
         # The verifier of this task is made to fail on some responses; what needs it is dropped.
         assert logged["pspo/reward_failure"] == logged["pspo/dropped"] / 4
-        # What is paid at step ends adds up to what the manager said.
+        # What is paid at step ends adds up to the manager's score.
         assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
         assert logged["actor/grad_norm"] > 0 and math.isfinite(logged["critic/vf_loss"])
     # verl's own way: means of the manager's numbers over the validation set.

@@ -15,7 +15,6 @@ from prime_ext.generate.prm_description import read_description
 STEPS = 5
 OVERRIDES = [
     f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
     "trainer.save_freq=2",
     "trainer.test_freq=-1",
     "trainer.max_actor_ckpt_to_keep=2",
@@ -37,12 +36,9 @@ def runs(tmp_path_factory):
     return alone, killed
 
 
-def test_it_resumed_from_the_last_whole_checkpoint(runs):
+def test_it_resumes_from_the_last_whole_checkpoint_and_ends_as_the_run_that_was_left_alone(runs):
     log = (runs[1] / "log.txt").read_text(errors="replace")
     assert f"going on from step 2 ({runs[1]}/checkpoints/global_step_2)" in log
-
-
-def test_it_ends_as_the_run_that_was_left_alone(runs):
     harness.assert_same_end(*runs, range(1, STEPS + 1), STEPS, ("actor", "prm"))
 
 
@@ -55,7 +51,7 @@ def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     saved = weights(checkpoint, part)
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, saved[f"model.{name}"], rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(value, saved[f"['model']['{name}']"], rtol=0, atol=0, msg=name)
     if part == "prm":
         said = read_description(str(tmp_path / "exported"))
         assert said["reference_mode"] == "frozen" and said["beta"] > 0
@@ -69,18 +65,13 @@ def test_old_checkpoints_are_deleted_only_after_a_new_one_is_whole(runs):
         assert all((folder / "checkpoints" / name / "prime_ext_complete.json").exists() for name in kept)
 
 
-def test_both_learned_something_and_the_rollout_engine_agrees_with_the_trainer(runs):
+def test_both_learn_without_rollouts_that_could_not_be_judged_and_rollouts_agree_with_the_trainer(runs):
     metrics = harness.metrics(runs[0])
     assert metrics[1]["prm/loss"] == pytest.approx(0.6931, abs=0.02)
+    assert sum(step["verifier/failure_rate"] for step in metrics.values()) > 0
     for step in metrics.values():
         assert step["actor/grad_norm"] > 0 and step["prm/grad_norm"] > 0
         assert step["training/rollout_probs_diff_max"] < 1e-5
-
-
-def test_rollouts_that_could_not_be_judged_are_counted_and_trained_on_without(runs):
-    steps = harness.metrics(runs[0]).values()
-    assert sum(metrics["verifier/failure_rate"] for metrics in steps) > 0
-    for metrics in steps:
-        assert metrics["verifier/timeout"] == metrics["verifier/failure_rate"]
-        assert metrics["verifier/correct"] + metrics["verifier/wrong"] + metrics["verifier/timeout"] == pytest.approx(1)
-        assert metrics["prime/filter/kept"] == 4
+        assert step["verifier/timeout"] == step["verifier/failure_rate"]
+        assert step["verifier/correct"] + step["verifier/wrong"] + step["verifier/timeout"] == pytest.approx(1)
+        assert step["prime/filter/kept"] == 4

@@ -13,7 +13,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 STEPS, SAVED = 4, 2
-OVERRIDES = [
+COMMON = [
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.save_freq={SAVED}",
+    "trainer.test_freq=-1",
+    # In float32 the rounding of a batch reaches tokens and scores; in float64 it does not.
+    "actor_rollout_ref.rollout.dtype=float64",
+]
+DISTILLED = [
+    *COMMON,
     "variant=distilled",
     "prime.process.reliability_gate=true",
     # Open from the start: both pulls are at work.
@@ -21,12 +29,6 @@ OVERRIDES = [
     "prime.process.top_k=8",
     "prm.epochs=2",
     "prm.reference=frozen",
-    f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
-    f"trainer.save_freq={SAVED}",
-    "trainer.test_freq=-1",
-    # In float32 the rounding of a batch can move a token across the boundary of its interval; in float64 it does not.
-    "actor_rollout_ref.rollout.dtype=float64",
 ]
 
 
@@ -35,7 +37,7 @@ def runs(tmp_path_factory):
     """Folders of a run of four steps, and of its checkpoint of step 2 run on."""
     base = tmp_path_factory.mktemp("distilled")
     harness.write_inputs(base)
-    return harness.run_alone_and_resumed(base, base, OVERRIDES, SAVED)
+    return harness.run_alone_and_resumed(base, base, DISTILLED, SAVED)
 
 
 def test_both_pulls_are_in_the_loss(runs):
@@ -59,10 +61,7 @@ def test_a_resumed_run_ends_as_the_one_that_was_left_alone(runs):
 
 
 PSPO = [
-    f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=50",
-    f"trainer.save_freq={SAVED}",
-    "trainer.test_freq=-1",
+    *COMMON,
     "algorithm.adv_estimator=rloo",
     "actor_rollout_ref.rollout.n=4",
     # A coefficient that moves far at every step.
@@ -72,8 +71,6 @@ PSPO = [
     'pspo.steps.delimiters=[";","="]',
     "pspo.accumulation.single_step=keep",
     "pspo.judge=false",
-    # In float32 the rounding of a batch reaches tokens and scores.
-    "actor_rollout_ref.rollout.dtype=float64",
     "step_scorer.dtype=float64",
 ]
 
@@ -81,7 +78,7 @@ PSPO = [
 def test_pspo_wrs_ends_as_the_run_that_was_left_alone(tmp_path):
     harness.write_inputs(tmp_path)
     overrides = [*PSPO, f"step_scorer.model_path={harness.write_step_rm(tmp_path)}"]
-    runs = harness.run_alone_and_resumed(tmp_path, tmp_path, overrides, SAVED, "pspo_trainer_cpu")
+    runs = harness.run_alone_and_resumed(tmp_path, tmp_path, overrides, SAVED, harness.PSPO)
     harness.assert_same_end(*runs, range(SAVED + 1, STEPS + 1), STEPS, ("actor",))
     alone = harness.metrics(runs[0]).values()
     assert len({values["actor/reward_kl_penalty_coeff"] for values in alone}) == STEPS

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gloo_ranks import free_port
 
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
@@ -20,12 +20,6 @@ from prime_ext.run.metrics_file import read_metrics
 pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-NODES = ("127.0.0.1", "127.0.0.2")
-# verl's reservations for a rank, its store of rollouts, and the runner; see prime_ext/preflight/machine.py.
-CPUS = "12"
-# Of this cluster alone.
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
 # Where the actors of the finished run were, as Ray remembers: class and node of each.
 WHERE = """
 import json, sys, ray
@@ -33,27 +27,25 @@ from ray._private.state import actors
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 print(json.dumps([[actor["ActorClassName"], actor["Address"]["NodeID"]] for actor in actors().values()]))
 """
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def environment(**more):
-    """Variables of all processes; without the address of a Ray that may be running here for others."""
-    known = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    own = {"PYTHON": sys.executable, "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1", "TQ_NUM_THREADS": "1"}
-    return known | own | {"RAY_USAGE_STATS_ENABLED": "0"} | TOKEN | more
+# Of all processes; without the address of a Ray that may be running here for others, and with a token of this cluster.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
+    "PYTHON": sys.executable,
+    "PYTHONPATH": str(RECIPES.parent),
+    "OMP_NUM_THREADS": "1",
+    "TQ_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+}
 
 
 def start_node(log, node, *words):
     """Start Ray with an address of its own and wait until it runs."""
-    command = [Path(sys.executable).with_name("ray"), "start", "--block", f"--node-ip-address={NODES[node]}"]
-    command += [f"--num-cpus={CPUS}", "--num-gpus=1", *words]
+    command = [Path(sys.executable).with_name("ray"), "start", "--block", f"--node-ip-address={node}", *words]
+    # verl's reservations for a rank, its store of rollouts, and the runner.
+    command += ["--num-cpus=12", "--num-gpus=1"]
     with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=output, start_new_session=True)
     end = time.monotonic() + 600
     while "ray runtime started" not in log.read_text().lower():
         assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
@@ -61,18 +53,18 @@ def start_node(log, node, *words):
     return process
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+@pytest.fixture
+def cluster(tmp_path):
     """Address of the head of two nodes."""
-    folder, address = tmp_path_factory.mktemp("cluster"), f"{NODES[0]}:{free_port()}"
+    port = free_port()
     # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from joining.
     ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    head = ["--head", f"--port={address.split(':')[1]}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
+    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={ray_folder}"]
     processes = []
     try:
-        processes.append(start_node(folder / "head.txt", 0, *head))
-        processes.append(start_node(folder / "worker.txt", 1, f"--address={address}"))
-        yield address
+        processes.append(start_node(tmp_path / "head.txt", "127.0.0.1", *head))
+        processes.append(start_node(tmp_path / "worker.txt", "127.0.0.2", f"--address=127.0.0.1:{port}"))
+        yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -80,46 +72,25 @@ def cluster(tmp_path_factory):
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def run_recipe(address, folder, steps):
-    """What the shrunk recipe printed."""
-    knobs = {"RAY_ADDRESS": address, "NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": str(steps)}
+def test_the_shrunk_recipe_trains_on_two_nodes(cluster, tmp_path):
+    knobs = {"RAY_ADDRESS": cluster, "NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": "2", "OUTPUT_DIR": str(tmp_path)}
     command = ["bash", str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")]
-    variables = environment(**knobs, OUTPUT_DIR=str(folder))
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(command, env=ENVIRONMENT | knobs, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def run(cluster, tmp_path_factory):
-    """Folder of the shrunk recipe's run."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "log.txt").write_text(run_recipe(cluster, folder, 2))
-    return folder
-
-
-def test_all_steps_are_made_and_the_conditions_of_the_recipe_hold(run):
-    metrics = read_metrics(run / "shrunk" / "metrics.jsonl")
-    assert {1, 2} <= set(metrics)
+    assert "all checks of the run hold" in done.stdout
+    metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
     for step in (1, 2):
         assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0
         assert metrics[step]["training/rollout_probs_diff_max"] < 1e-5
     assert any(name.startswith("val-") for name in metrics[2])
-    assert "all checks of the run hold" in (run / "log.txt").read_text()
-
-
-def test_the_ranks_are_on_two_nodes(run, cluster):
+    # The ranks are on two nodes, and the checkpoint has the shards of both.
     command = [sys.executable, "-c", WHERE, cluster]
-    done = subprocess.run(command, env={**os.environ, **TOKEN}, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    nodes = [node for name, node in json.loads(done.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]
+    where = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert where.returncode == 0, where.stderr[-3000:]
+    nodes = [node for name, node in json.loads(where.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]
     assert len(nodes) == 2 and len(set(nodes)) == 2
-
-
-@pytest.mark.parametrize("part", ["actor", "prm"])
-def test_a_checkpoint_has_the_shards_of_both(run, part):
-    checkpoints = run / "shrunk" / "checkpoints"
+    checkpoints = tmp_path / "shrunk" / "checkpoints"
     assert complete_steps(checkpoints) == [2]
-    for rank in (0, 1):
-        for kind in ("model", "optim"):
-            assert (checkpoints / "global_step_2" / part / f"{kind}_world_size_2_rank_{rank}.pt").stat().st_size > 0
+    names = {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
+    for part in ("actor", "prm"):
+        assert names <= {path.name for path in (checkpoints / "global_step_2" / part).iterdir() if path.stat().st_size}

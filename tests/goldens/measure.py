@@ -105,11 +105,7 @@ def training(folder: Path) -> dict[str, Any]:
 
 
 def measure(whole_runs: bool = False) -> dict[str, Any]:
-    """Measure every part.
-
-    Args:
-        whole_runs: also train through verl, which takes minutes; kept for comparisons by hand.
-    """
+    """Measure every part; ``whole_runs`` also trains through verl, for comparisons by hand."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = {

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device: four measurements, two of them next to what the plan expects.
+"""What the CUDA branch does on one device, next to what the plan expects.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
            against plain transformers, memory held and at the peak beside the plan's, save and load
-chunked    chunked log-probabilities of a 152k vocabulary: error against fp64, memory, time, beside the plain way
-packing    sequences of one packed row do not see each other
-budget     time and memory of passes of 4,096 and 16,384 tokens, and the share of the device's peak they reach
+budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
+           of the device's peak they reach
 
 Needs torch, transformers and verl; neither ray, vllm nor a model: weights are random, in the shapes of Qwen2.5. With
 ``--tiny`` the sizes are those of a test, and the device may be the CPU (``VERL_PLATFORM=cpu``). Prints a table, writes
@@ -16,20 +15,21 @@ FILE, and ends with status 1 if a condition does not hold.
 
 import argparse
 import gc
-import math
 import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE), *(str(HERE.parent / name) for name in ("support", "benchmarks"))]
+sys.path[:0] = [str(ROOT), str(HERE), str(HERE.parent / "support")]
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -41,6 +41,7 @@ import engines  # noqa: E402  (before torch: it chooses verl's device)
 import torch  # noqa: E402
 from engines import Rollouts, build_worker, score  # noqa: E402
 from machine import describe  # noqa: E402
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from prime_ext.plan.memory import Engine, adapter_weights, engine_memory, read_shape  # noqa: E402
 from prime_ext.plan.run import DEVICES, UTILIZATION, pass_flops  # noqa: E402
@@ -49,89 +50,75 @@ from prime_ext.utils.files import write_json  # noqa: E402
 CUDA = engines.get_device_name() == "cuda"
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 MIB = 2**20
+LORA_RANK = 16
+# Stretches the logits of random weights to the range of trained ones: the highest are near 20.
+LOGIT_SCALE = 8.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the measurements; ``logit_scale`` stretches the logits of random weights to the range of trained ones."""
+    """Of the model, of its rollouts, and the tokens of a small and a large pass."""
 
-    small: dict[str, Any]
+    model: dict[str, Any]
     rows: int
     prompt: int
     response: int
     budgets: tuple[int, int]
-    chunked: tuple[int, int, int]
 
 
-QWEN_05B = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
-FULL = Sizes(
-    small={**QWEN_05B, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
-    rows=32,
-    prompt=128,
-    response=512,
-    budgets=(4096, 16384),
-    chunked=(4096, 3584, 152064),
-)
-TINY = Sizes(
-    small={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    | {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True},
-    rows=8,
-    prompt=8,
-    response=24,
-    budgets=(64, 256),
-    chunked=(64, 32, 500),
-)
+QWEN = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+QWEN |= {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True}
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True}
+FULL = Sizes(QWEN, rows=32, prompt=128, response=512, budgets=(4096, 16384))
+TINY = Sizes(SMALL, rows=8, prompt=8, response=24, budgets=(64, 256))
 
 
-class Report:
-    """Rows of the table, and the conditions that the run has to hold."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, Any] = {}
-        self.failed: list[str] = []
-
-    def condition(self, holds: bool, text: str) -> None:
-        print(f"    {'holds' if holds else 'FAILS'}: {text}", flush=True)
-        if not holds:
-            self.failed.append(text)
+FAILED: list[str] = []
 
 
-# ---- models, rollouts, memory ----------------------------------------------------------------------------------------
+def condition(holds: bool, text: str) -> None:
+    print(f"    {'holds' if holds else 'FAILS'}: {text}", flush=True)
+    if not holds:
+        FAILED.append(text)
 
 
-def save_qwen(folder: Path, config: dict[str, Any], logit_scale: float) -> Path:
-    """Random weights in a shape of Qwen2; the final norm is scaled, so that the highest logits are near 20."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
+def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
+    """Random weights in a shape of Qwen2, with a tokenizer."""
     torch.manual_seed(0)
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.device(DEVICE):
         model = Qwen2ForCausalLM(Qwen2Config(**config, **special, max_position_embeddings=32768, rope_theta=1e6))
     with torch.no_grad():
-        model.model.norm.weight.mul_(logit_scale)
+        model.model.norm.weight.mul_(LOGIT_SCALE)
     model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
+    engines.save_tokenizer(folder)
     return folder
 
 
-def sampled_rollouts(path: Path, sizes: Sizes, vocabulary: int) -> Rollouts:
+def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
     """Rollouts whose responses were sampled from the model: the tokens of a policy are likely ones."""
-    from transformers import AutoModelForCausalLM
-
-    rollouts = Rollouts(sizes.rows, sizes.prompt, sizes.response, vocabulary)
+    rollouts = Rollouts(sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     dtype = torch.bfloat16 if CUDA else torch.float32
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(DEVICE).eval()
     torch.manual_seed(1)
     ids_BT = torch.stack(rollouts.prompts).to(DEVICE)
+    lengths = {"min_new_tokens": sizes.response, "max_new_tokens": sizes.response}
     with torch.inference_mode():
-        output_BT = model.generate(
-            ids_BT, do_sample=True, top_k=0, min_new_tokens=sizes.response, max_new_tokens=sizes.response
-        )
-    output_BT = output_BT[:, sizes.prompt :].cpu()
+        output_BT = model.generate(ids_BT, do_sample=True, top_k=0, **lengths)[:, sizes.prompt :].cpu()
     rollouts.responses = [row[: len(mask)] for row, mask in zip(output_BT, rollouts.masks, strict=True)]
     return rollouts
+
+
+def plain_scores(path: Path, rollouts: Rollouts) -> torch.Tensor:
+    """Log-probabilities of all response tokens by transformers in float32, one response at a time."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
+    found = []
+    with torch.inference_mode():
+        for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
+            logits_TV = model(torch.cat([prompt, response])[None].to(DEVICE)).logits[0, len(prompt) - 1 : -1]
+            found.append(logits_TV.log_softmax(-1).gather(-1, response[:, None].to(DEVICE))[:, 0].cpu())
+    return torch.cat(found)
 
 
 def free() -> None:
@@ -140,18 +127,13 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-def memory() -> dict[str, float]:
-    """MiB on the device (allocated by torch, used as the driver sees it) and pinned on the host."""
+def memory() -> tuple[float, float]:
+    """MiB that torch has allocated on the device, and pinned on the host."""
     if not CUDA:
-        return {"allocated": 0.0, "used": 0.0, "pinned": 0.0}
+        return 0.0, 0.0
     torch.cuda.synchronize()
-    available, total = torch.cuda.mem_get_info()
     pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
-    return {
-        "allocated": torch.cuda.memory_allocated() / MIB,
-        "used": (total - available) / MIB,
-        "pinned": pinned / MIB,
-    }
+    return torch.cuda.memory_allocated() / MIB, pinned / MIB
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -170,7 +152,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 @contextmanager
 def built(path: Path, **options: Any) -> Iterator[Any]:
     """A worker, and nothing of it left afterwards."""
-    worker = build_worker(path, micro_batch_size=4, **options)
+    worker = build_worker(path, micro_batch_size=4, remove_padding=True, **options)
     try:
         yield worker
     finally:
@@ -192,214 +174,116 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
     return log_probs.values().detach().float().cpu()
 
 
-# ---- the measurements ------------------------------------------------------------------------------------------------
-
-
-def plan_of(path: Path, tokens: int, lora: bool, offload: bool) -> Any:
+def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = False) -> Engine:
+    """The worker's engine as the plan sees it."""
     shape = read_shape("prm.model.path", str(path))
-    adapter = adapter_weights(str(path), 16, "all-linear") if lora else 0
-    compute = 2 if CUDA else 4
-    engine = Engine(
-        shape, adapter if lora else shape.weights, adapter, 4, compute, 1, tokens, True, None, offload, offload,
-        False,
-    )  # fmt: skip
-    return engine_memory(engine)
+    adapter = adapter_weights(str(path), LORA_RANK, "all-linear") if lora else 0
+    offloads = {"param_offload": offload, "optimizer_offload": offload}
+    return Engine(shape, adapter or shape.weights, adapter, 4, 2 if CUDA else 4, 1, tokens, recompute=True, **offloads)
 
 
-def measure_engines(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    from transformers import AutoModelForCausalLM
-
-    path = save_qwen(folder / "engines", sizes.small, 8.0)
-    rollouts = sampled_rollouts(path, sizes, sizes.small["vocab_size"])
-    tokens = sizes.budgets[0]
-    exact = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
-    plain = []
-    with torch.inference_mode():
-        for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
-            logits_TV = exact(torch.cat([prompt, response])[None].to(DEVICE)).logits[0, len(prompt) - 1 : -1]
-            plain.append(logits_TV.log_softmax(-1).gather(-1, response[:, None].to(DEVICE))[:, 0].cpu())
-            del logits_TV
-    expected = torch.cat(plain)
-    del exact
-    free()
-    strategies = ("fsdp", "fsdp2") if CUDA else ("fsdp2",)
-    found: dict[str, Any] = {}
-    for strategy in strategies:
-        for lora in (False, True):
-            for offload in (False, True):
-                label = f"{strategy}, {'LoRA' if lora else 'full'}{', offload' if offload else ''}"
-                before = memory()
-                options = {"strategy": strategy, "lora_rank": 16 if lora else 0, "offload": offload}
-                with built(path, remove_padding=True, learning_rate=1e-4, **options) as prm:
-                    row: dict[str, Any] = {}
-                    scores, row["score_seconds"], row["score_peak"] = timed(
-                        lambda prm=prm: score(prm, rollouts, **packed(tokens))
-                    )
-                    row["error_packed"] = float((values(scores) - expected).abs().mean())
-                    row["error_padded"] = float((values(score(prm, rollouts, **padded(4))) - expected).abs().mean())
-
-                    def update(prm: Any = prm, scores: torch.Tensor = scores) -> Any:
-                        return prm.update_and_score(rollouts.prm_data(scores, sizes.rows, **packed(tokens)))
-
-                    _, row["first_update_seconds"], _ = timed(update)
-                    _, row["update_seconds"], row["update_peak"] = timed(update)
-                    after = memory()
-                    row["idle"] = after["allocated"] - before["allocated"]
-                    row["pinned"] = after["pinned"] - before["pinned"]
-                    trained = score(prm, rollouts, **packed(tokens))
-                    saved = folder / "saved"
-                    _, row["save_seconds"], _ = timed(lambda prm=prm, saved=saved: prm.save_checkpoint(str(saved)))
-                    update()
-                    moved = score(prm, rollouts, **packed(tokens))
-                    _, row["load_seconds"], _ = timed(lambda prm=prm, saved=saved: prm.load_checkpoint(str(saved)))
-                    restored = score(prm, rollouts, **packed(tokens))
-                    row["idle_after_load"] = memory()["allocated"] - before["allocated"]
-                    plan = plan_of(path, tokens, lora, offload)
-                    row["planned_peak"], row["planned_idle"] = plan["working"] / MIB, plan["idle"] / MIB
-                after = memory()
-                row["left_behind"] = after["allocated"] - before["allocated"]
-                found[label] = row
-                print(f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True)
-                bound = 0.05 if CUDA else 1e-4
-                report.condition(row["error_packed"] < bound, f"{label}: packed scores agree with plain fp32")
-                report.condition(row["error_padded"] < bound, f"{label}: padded scores agree with plain fp32")
-                report.condition(not torch.equal(values(moved), values(trained)), f"{label}: an update moves the PRM")
-                report.condition(
-                    torch.equal(values(restored), values(trained)), f"{label}: a restored PRM scores the same"
-                )
-                if CUDA and offload:
-                    largest = 0.02 * max(row["update_peak"], 1)
-                    report.condition(row["idle"] < largest, f"{label}: nearly nothing stays on the device")
-    return found
-
-
-def measure_chunked(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    from plain_log_probs import plain_log_probs
-
-    from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
-
-    count, width, vocabulary = sizes.chunked
-    generator = torch.Generator(DEVICE).manual_seed(0)
-    dtype = torch.bfloat16 if CUDA else torch.float32
-    # Logits with a spread of 5: the highest of 152k is above 20, as in a trained model.
-    hidden_NH = torch.randn(count, width, generator=generator, device=DEVICE).to(dtype)
-    weight_VH = (torch.randn(vocabulary, width, generator=generator, device=DEVICE) * 5 / math.sqrt(width)).to(dtype)
-    target_N = torch.randint(vocabulary, (count,), generator=generator, device=DEVICE)
-    part = min(count, 512)
-    exact_N = plain_log_probs(hidden_NH[:part].double(), weight_VH.double(), target_N[:part]).float()
+def measure_engines(sizes: Sizes, folder: Path) -> dict[str, Any]:
+    path = save_qwen(folder / "engines", sizes.model)
+    rollouts = sample_rollouts(path, sizes)
+    expected = plain_scores(path, rollouts)
     free()
     found: dict[str, Any] = {}
-    for name, function in (("plain", plain_log_probs), ("chunked", chunked_log_probs)):
-
-        def run(function: Any = function) -> torch.Tensor:
-            hidden, weight = hidden_NH.detach().requires_grad_(), weight_VH.detach().requires_grad_()
-            log_prob_N = function(hidden, weight, target_N)
-            log_prob_N.sum().backward()
-            return log_prob_N.detach()
-
-        held = memory()["allocated"]
-        log_prob_N, _, peak = timed(run)
-        _, seconds, _ = timed(run)
-        error = float((log_prob_N[:part] - exact_N).square().mean().sqrt())
-        found[name] = {"seconds": seconds, "peak_mib": peak - held, "error_against_fp64": error}
-        del log_prob_N
-        free()
-        print(f"    {name}: {found[name]}", flush=True)
-    same = abs(found["plain"]["error_against_fp64"] - found["chunked"]["error_against_fp64"])
-    report.condition(same < 0.01, "chunked is as exact as plain")
+    for strategy, lora, offload in product(("fsdp", "fsdp2") if CUDA else ("fsdp2",), (False, True), (False, True)):
+        label = f"{strategy}, {'LoRA' if lora else 'full'}{', offload' if offload else ''}"
+        options = {"strategy": strategy, "lora_rank": LORA_RANK if lora else 0, "offload": offload}
+        plan = engine_memory(plan_engine(path, sizes.budgets[0], lora, offload))
+        row = {"planned_peak": plan["working"] / MIB, "planned_idle": plan["idle"] / MIB}
+        allocated, pinned = memory()
+        with built(path, learning_rate=1e-4, **options) as prm:
+            row |= measure_engine(prm, rollouts, expected, sizes, folder / "saved", label)
+            row["idle"], row["pinned"] = row["idle"] - allocated, row["pinned"] - pinned
+        row["left_behind"] = memory()[0] - allocated
+        found[label] = row
+        print(f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True)
+        if CUDA and offload:
+            few = 0.02 * max(row["update_peak"], 1)
+            condition(row["idle"] < few, f"{label}: nearly nothing stays on the device")
     return found
 
 
-def measure_packing(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    path = save_qwen(folder / "packing", sizes.small, 8.0)
-    vocabulary = sizes.small["vocab_size"]
-    rollouts = Rollouts(8, sizes.prompt, sizes.response, vocabulary)
-    found: dict[str, Any] = {}
-    with built(path, role="reference", remove_padding=True, compute="fp32") as worker:
-        everything = packed(8 * (sizes.prompt + sizes.response))
-        first = score(worker, rollouts, **everything).unbind()
-        found["packed_against_padded"] = max(
-            float((a - b).abs().max())
-            for a, b in zip(first, score(worker, rollouts, **padded(1)).unbind(), strict=True)
-        )
-        rollouts.responses[3] = torch.flip(rollouts.responses[3], [0])
-        second = score(worker, rollouts, **everything).unbind()
-    changes = [float((a - b).abs().max()) for a, b in zip(first, second, strict=True)]
-    found["change_of_the_changed_row"] = changes.pop(3)
-    found["change_of_other_rows"] = max(changes)
-    print(f"    {found}", flush=True)
-    report.condition(found["change_of_other_rows"] == 0.0, "another content of one row changes no other row")
-    report.condition(found["packed_against_padded"] < 1e-3, "packed equals one row at a time")
-    return found
+def measure_engine(
+    prm: Any, rollouts: Rollouts, expected: torch.Tensor, sizes: Sizes, saved: Path, label: str
+) -> dict[str, float]:
+    """Scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
+    options = packed(sizes.budgets[0])
+    row: dict[str, float] = {}
+    scores, row["score_seconds"], row["score_peak"] = timed(lambda: score(prm, rollouts, **options))
+    row["error_packed"] = float((values(scores) - expected).abs().mean())
+    row["error_padded"] = float((values(score(prm, rollouts, **padded(4))) - expected).abs().mean())
+
+    def update() -> Any:
+        return prm.update_and_score(rollouts.prm_data(scores, sizes.rows, **options))
+
+    _, row["first_update_seconds"], _ = timed(update)
+    _, row["update_seconds"], row["update_peak"] = timed(update)
+    row["idle"], row["pinned"] = memory()
+    trained = values(score(prm, rollouts, **options))
+    _, row["save_seconds"], _ = timed(lambda: prm.save_checkpoint(str(saved)))
+    update()
+    moved = values(score(prm, rollouts, **options))
+    _, row["load_seconds"], _ = timed(lambda: prm.load_checkpoint(str(saved)))
+    restored = values(score(prm, rollouts, **options))
+    bound = 0.05 if CUDA else 1e-4
+    condition(row["error_packed"] < bound, f"{label}: packed scores agree with plain fp32")
+    condition(row["error_padded"] < bound, f"{label}: padded scores agree with plain fp32")
+    condition(not torch.equal(moved, trained), f"{label}: an update moves the PRM")
+    condition(torch.equal(restored, trained), f"{label}: a restored PRM scores the same")
+    return row
 
 
-def measure_budget(sizes: Sizes, folder: Path, report: Report) -> dict[str, Any]:
-    path = save_qwen(folder / "budget", sizes.small, 8.0)
-    shape = read_shape("prm.model.path", str(path))
-    engine = Engine(shape, shape.weights, 0, 4, 2 if CUDA else 4, 1, sizes.budgets[0], recompute=True)
-    rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.small["vocab_size"])
+def measure_budget(sizes: Sizes, folder: Path) -> dict[str, Any]:
+    path = save_qwen(folder / "budget", sizes.model)
+    engine = plan_engine(path, sizes.budgets[0])
+    rollouts = Rollouts(4 * sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     length = rollouts.tokens / rollouts.rows
     peak = next((flop for name, flop in DEVICES.items() if CUDA and name in torch.cuda.get_device_name()), None)
-    found: dict[str, Any] = {"tokens": rollouts.tokens}
-    with built(path, remove_padding=True) as prm:
+    found: dict[str, Any] = {}
+    with built(path) as prm:
         base = score(prm, rollouts, **packed(sizes.budgets[0]))
-        for fused in (None, "chunked"):
-            for tokens in sizes.budgets:
+        for fused, tokens, name in product((False, True), sizes.budgets, ("score", "update")):
 
-                def update(tokens: int = tokens) -> Any:
-                    return prm.update_and_score(rollouts.prm_data(base, rollouts.rows, **packed(tokens)))
-
-                def forward(tokens: int = tokens) -> Any:
+            def run(name: str = name, tokens: int = tokens) -> Any:
+                if name == "score":
                     return score(prm, rollouts, **packed(tokens))
+                return prm.update_and_score(rollouts.prm_data(base, rollouts.rows, **packed(tokens)))
 
-                with engines.fused_by(prm, fused) if fused else nothing():
-                    for name, run in (("score", forward), ("update", update)):
-                        run()
-                        times = []
-                        for _ in range(3):
-                            _, seconds, most = timed(run)
-                            times.append(seconds)
-                        seconds = sorted(times)[1]
-                        work = pass_flops(engine, rollouts.tokens, length, training=name == "update")
-                        found[f"{name}, {tokens} tokens, {fused or 'plain'}"] = row = {
-                            "seconds": seconds,
-                            "tokens_per_second": rollouts.tokens / seconds,
-                            "planned_seconds": work / (UTILIZATION * peak) if peak else None,
-                            "peak_mib": most,
-                            "tflops": work / seconds / 1e12,
-                            "share_of_peak": work / seconds / peak if peak else None,
-                        }
-                        print(f"    {name}, {tokens} tokens, {fused or 'plain'}: {row}", flush=True)
+            with engines.chunked(prm) if fused else nullcontext():
+                run()
+                _, seconds, most = sorted((timed(run) for _ in range(3)), key=lambda each: each[1])[1]
+            work = pass_flops(engine, rollouts.tokens, length, training=name == "update")
+            label = f"{name}, {tokens} tokens, {'chunked' if fused else 'plain'}"
+            found[label] = {
+                "seconds": seconds,
+                "tokens_per_second": rollouts.tokens / seconds,
+                "planned_seconds": work / (UTILIZATION * peak) if peak else None,
+                "peak_mib": most,
+                "tflops": work / seconds / 1e12,
+                "share_of_peak": work / seconds / peak if peak else None,
+            }
+            print(f"    {label}: {found[label]}", flush=True)
     return found
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What was measured, beside what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
     rows = []
-    for label, row in parts.get("engines", {}).items():
-        if isinstance(row, dict):
-            rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
-            rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
-            rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
-    for label, row in parts.get("budget", {}).items():
-        if isinstance(row, dict):
-            planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
-            rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
-            rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
+    for label, row in parts.get("engines", {}).get("found", {}).items():
+        rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
+        rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
+        rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
+    for label, row in parts.get("budget", {}).get("found", {}).items():
+        planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
+        rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
+        rows.append((f"{label}: TFLOP/s", f"{row['tflops']:.1f}", ""))
     return rows
 
 
-MEASUREMENTS: dict[str, Callable[[Sizes, Path, Report], dict[str, Any]]] = {
-    "chunked": measure_chunked,
-    "packing": measure_packing,
-    "engines": measure_engines,
-    "budget": measure_budget,
-}
+MEASUREMENTS = {"engines": measure_engines, "budget": measure_budget}
 
 
 def main() -> None:
@@ -410,30 +294,26 @@ def main() -> None:
     arguments = parser.parse_args()
     if not CUDA and not arguments.tiny:
         raise SystemExit("no CUDA device; VERL_PLATFORM=cpu and --tiny try the measurements on the CPU")
-    sizes = TINY if arguments.tiny else FULL
-    report = Report()
+    sizes, parts = TINY if arguments.tiny else FULL, {}
     output = arguments.output or HERE / "results" / f"{torch.cuda.get_device_name().replace(' ', '_')}.json"
     for name in arguments.only:
         print(f"== {name}", flush=True)
-        start = time.perf_counter()
+        start, found = time.perf_counter(), {}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                report.parts[name] = MEASUREMENTS[name](sizes, Path(folder), report)
+                found = MEASUREMENTS[name](sizes, Path(folder))
             except Exception as error:
                 # The others are still worth having.
-                import traceback
-
                 traceback.print_exc()
-                report.condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
+                condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()
-        report.parts.setdefault(name, {})["seconds_of_this_part"] = time.perf_counter() - start
+        parts[name] = {"found": found, "seconds": time.perf_counter() - start}
         output.parent.mkdir(parents=True, exist_ok=True)
-        record = {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": report.failed, **report.parts}
-        write_json(output, record)
-    for what, measured, planned in (("", "measured", "planned"), *table(report.parts)):
+        write_json(output, {"machine": describe(DEVICE.type), "stand_ins": STOOD_IN, "failed": FAILED, **parts})
+    for what, measured, planned in (("", "measured", "planned"), *table(parts)):
         print(f"{what:60} {measured:>12} {planned:>12}")
-    print(f"{len(report.failed)} conditions failed; written to {output}", flush=True)
-    sys.exit(bool(report.failed))
+    print(f"{len(FAILED)} conditions failed; written to {output}", flush=True)
+    sys.exit(bool(FAILED))
 
 
 if __name__ == "__main__":

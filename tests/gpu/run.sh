@@ -6,7 +6,7 @@
 #   bash tests/gpu/run.sh measure pytest    these
 #   DEVICE=cpu bash tests/gpu/run.sh        the same programs with tiny sizes on the CPU
 #
-# measure  four measurements next to the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
+# measure  the PRM's engines and token budgets next to the plan's figures; needs neither ray nor vllm (python tests/gpu/measure.py --help)
 # pytest   the tests marked gpu
 # gsm8k    recipes/prime_gsm8k.sh, killed and started again; with vLLM where it is installed. MODEL and GSM8K_DIR name a
 #          model and the folder of the official data; without them: a tiny untrained model

@@ -36,29 +36,13 @@ def environment(device: str, **more: str) -> dict[str, str]:
     return kept | platform | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | more
 
 
-def finish(command: list[str], env: dict[str, str]) -> float:
-    """Run to the end; seconds it took.
-
-    Raises:
-        SystemExit: it failed.
-    """
+def start(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
     print("+", *command, flush=True)
-    start = time.perf_counter()
-    status = subprocess.run(command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL).returncode
-    if status:
-        raise SystemExit(f"{' '.join(command[:4])} ... ended with status {status}")
-    return round(time.perf_counter() - start, 1)
+    return subprocess.Popen(command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL)
 
 
-def kill_when(there: Path, command: list[str], env: dict[str, str]) -> float:
-    """Kill a run and all its processes as soon as a file is there; seconds until then.
-
-    Raises:
-        SystemExit: it ended before.
-    """
-    print("+", *command, f"  (killed when {there.name} is there)", flush=True)
-    start = time.perf_counter()
-    run = subprocess.Popen(command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL)
+def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
+    """Kill a run and all its processes as soon as a file is there. SystemExit: the run ended before."""
     while not there.exists():
         if run.poll() is not None:
             raise SystemExit(f"the run ended with status {run.returncode} before {there} was there")
@@ -68,7 +52,6 @@ def kill_when(there: Path, command: list[str], env: dict[str, str]) -> float:
         if process.is_running():
             process.kill()
     psutil.wait_procs(processes, timeout=60)
-    return round(time.perf_counter() - start, 1)
 
 
 def steps_of(folder: Path) -> dict[str, Any]:
@@ -97,15 +80,14 @@ def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         run, first, last = folder / "shrunk", 2, 4
     env = environment(arguments.device, **knobs)
     complete = "checkpoints/global_step_{}/prime_ext_complete.json"
-    until_killed = kill_when(run / complete.format(first), command, env)
-    resumed = finish(command, env)
-    if not (run / complete.format(last)).exists():
-        raise SystemExit(f"no checkpoint of step {last} after the second start")
-    return {"rollout": rollout, "model": arguments.model or "shrunk"} | {
-        "seconds_until_killed": until_killed,
-        "seconds_of_the_second_start": resumed,
-        **steps_of(run),
-    }
+    begin = time.perf_counter()
+    kill_when(run / complete.format(first), start(command, env))
+    killed = time.perf_counter()
+    status = start(command, env).wait()
+    seconds = {"until_killed": round(killed - begin, 1), "second_start": round(time.perf_counter() - killed, 1)}
+    if status or not (run / complete.format(last)).exists():
+        raise SystemExit(f"the second start ended with status {status}, or without a checkpoint of step {last}")
+    return {"rollout": rollout, "model": arguments.model or "shrunk", "seconds": seconds, **steps_of(run)}
 
 
 def main() -> None:

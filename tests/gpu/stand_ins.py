@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for ray and transfer_queue on a machine that lacks them: verl's engines import both and call neither.
-
-Only for the measurements of this folder, which use the engines outside of Ray.
-"""
+"""Stand-ins for ray and transfer_queue on a machine that lacks them: verl's engines import both and call neither."""
 
 import importlib.abc
 import importlib.machinery

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory and hours of RL runs, for models that are described by a config.json only."""
 
-import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,15 +27,9 @@ DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.
 
 
 def llama_config(tie):
-    return LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=INTERMEDIATE,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KEY_VALUE_HEADS,
-        tie_word_embeddings=tie,
-    )
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_VALUE_HEADS}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS, **heads}
+    return LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=tie, **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +84,6 @@ def tokens_of(plan):
     return plan.facts["tokens per micro-batch and device"]
 
 
-# ---- sizes ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name, embeddings", [("tied", 1), ("untied", 2)])
 def test_sizes_are_those_of_the_model(models, name, embeddings):
     shape = read_shape("model", str(models[name]))
@@ -115,9 +106,6 @@ def test_weights_of_an_adapter_are_those_of_peft(models):
         assert adapter_weights(str(models["tied"]), 4, targets) == trained
     with pytest.raises(ValueError, match="nothing"):
         adapter_weights(str(models["tied"]), 4, ["nothing"])
-
-
-# ---- memory --------------------------------------------------------------------------------------------------------
 
 
 def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, models):
@@ -182,9 +170,6 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
 )
 def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, tokens):
     assert tokens_of(planned(changes))["PRM reference"] == tokens
-    assert part(planned(changes), "PRM reference").logits == (
-        tokens * VOCABULARY * 8 if not changes else 256 * VOCABULARY * 4 * 2
-    )
 
 
 def test_a_critic_has_values_in_place_of_logits(planned):
@@ -229,19 +214,13 @@ def test_a_warning_names_the_part_that_does_not_fit(planned, changes, said):
     assert planned().warnings == []
 
 
-def test_pspo_has_no_prm_and_says_what_is_missing(planned):
+def test_pspo_has_no_prm_and_what_the_plan_lacks_is_named(planned):
     plan = planned(name="pspo_trainer")
     assert set(plan.memory) == {"policy", "critic", "KL reference"}
     assert plan.facts["not in the plan"] == "the step reward model"
     assert "not in the plan" not in planned().facts
-
-
-def test_megatron_is_beyond_the_plan(planned):
     with pytest.raises(SettingsError, match="knows the strategies fsdp and fsdp2, not megatron of prm.model"):
         planned({"prm.engine.strategy": "megatron"})
-
-
-# ---- hours ---------------------------------------------------------------------------------------------------------
 
 
 def test_flops_in_closed_form(models):
@@ -295,19 +274,13 @@ def test_seconds_are_flops_over_peak_and_utilization(planned, models):
     assert half.seconds["A100"] == pytest.approx(wanted / 2)
 
 
-# ---- the command ---------------------------------------------------------------------------------------------------
-
 FITS = ["--device-memory", "80"]
 
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (
-            [*FITS, "--config-name=prime_trainer_cpu", "PATH"],
-            0,
-            ["policy average", "fits:"],
-        ),
+        ([*FITS, "--config-name=prime_trainer_cpu", "PATH"], 0, ["policy average", "fits:"]),
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
@@ -327,11 +300,20 @@ def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, w
     assert all(text in printed.out + printed.err for text in said)
 
 
-def test_a_plan_for_accelerators_is_made_without_one(models):
-    path = f"actor_rollout_ref.model.path={models['tied']}"
-    command = [sys.executable, "-m", "prime_ext.doctor", "--plan", "--json", path, "--device-memory", "80"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPT = """
+from plan_memory_16_bit import planned, traced
+for choices in ((False, False), (True, True), (True, False)):
+    case = ("Qwen2.5-0.5B-Instruct", 4096, *choices)
+    print(planned(*case) / traced(*case))
+"""
+
+
+@pytest.mark.slow
+def test_activations_are_right_to_one_percent_and_never_too_small_by_more():
+    """In a process of its own, because the benchmark replaces functions of transformers."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=BENCHMARKS, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
-    plan = json.loads(done.stdout)
-    assert plan["facts"]["device"] == "cuda" and plan["device_bytes"] == 80 * GIB
-    assert plan["peak"]["bytes"] == max(plan["phases"].values())
+    forward, recomputed, kept = map(float, done.stdout.split())
+    assert kept == pytest.approx(1, abs=0.01)
+    assert forward > 1 and recomputed > 1

@@ -57,9 +57,6 @@ def test_missing_steps_checkpoints_and_metrics_are_named(tmp_path):
     assert RunChecks(path, ()).problems() == []
 
 
-# ---- training runs ----
-
-
 def test_the_default_follows_the_configuration(tmp_path, monkeypatch):
     def checks(*words, name="prime_trainer"):
         return checks_of_rl(compose_config(name, words), tmp_path)
@@ -89,7 +86,7 @@ def trained(tmp_path, monkeypatch):
         def verl_main():
             write(path, dict.fromkeys((1, 2), logged))
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "prime_ext_complete.json").write_text("{}")
+            (folder / "prime_ext_complete.json").write_text('{"files": {}}')
 
         monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main or verl_main))
         monkeypatch.setenv("PRIME_EXT_CHECKS", checks)
@@ -108,6 +105,9 @@ def test_a_run_ends_well_or_with_1_and_keeps_earlier_metrics(trained, tmp_path, 
         trained("default", logged=RL_LOGGED | {"prm/loss": None})
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("prm/loss is not a finite number in steps 1, 2")
+    # A run that fails has its own status.
+    with pytest.raises(SystemExit, match="7"):
+        trained("default", main=lambda: sys.exit(7))
 
 
 @pytest.mark.parametrize(
@@ -126,32 +126,14 @@ def test_a_run_that_cannot_be_checked_does_not_start(trained, tmp_path, capsys, 
     assert (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_run_that_fails_has_its_own_status(trained):
-    with pytest.raises(SystemExit, match="7"):
-        trained("default", main=lambda: sys.exit(7))
-
-
-# ---- step reward model, offline PRM ----
-
-OFFLINE = ["model.path=some/model", "data.train_files=f.parquet", "trainer.output_dir=out", "trainer.device=cpu"]
-
-
-@pytest.mark.parametrize(
-    ("words", "epoch", "holds"),
-    [
-        (["optim.epochs=10", "trainer.patience=0"], 9.0, False),
-        (["optim.epochs=10", "trainer.patience=0"], 9.5, True),
-        (["trainer.patience=3"], 0.1, True),
-    ],
-)
-def test_a_step_reward_model_reaches_its_last_epoch_unless_it_may_stop_early(tmp_path, words, epoch, holds):
-    settings = step_rm.compose(["model.path=m", "data.files=f.parquet", f"trainer.output_dir={tmp_path}", *words])
-    write(tmp_path / "metrics.jsonl", {1: {"train_loss": 1.0, "eval_loss": 1.0}, 4: {"epoch": epoch}})
-    assert (step_rm.checks_of(settings).problems() == []) is holds
-
-
-@pytest.mark.parametrize(("epoch", "holds"), [(2.0, True), (1.5, False)])
-def test_an_offline_prm_makes_all_its_epochs(tmp_path, epoch, holds):
-    write(tmp_path / "metrics.jsonl", dict.fromkeys((1, 2), {**LOGGED, "train/epoch": epoch}))
-    _, settings = offline.compose([*OFFLINE, "trainer.epochs=2", f"trainer.output_dir={tmp_path}"])
-    assert (offline.checks_of(settings).problems() == []) is holds
+def test_other_trainers_reach_their_last_epoch_unless_they_may_stop_early(tmp_path):
+    words = ["model.path=m", "data.files=f.parquet", f"trainer.output_dir={tmp_path}", "optim.epochs=10"]
+    for patience, epoch, holds in ((0, 9.0, False), (0, 9.5, True), (3, 0.1, True)):
+        write(tmp_path / "metrics.jsonl", {1: {"train_loss": 1.0, "eval_loss": 1.0}, 4: {"epoch": epoch}})
+        checks = step_rm.checks_of(step_rm.compose([*words, f"trainer.patience={patience}"]))
+        assert (checks.problems() == []) is holds
+    words = ["model.path=m", "data.train_files=f.parquet", f"trainer.output_dir={tmp_path}", "trainer.device=cpu"]
+    _, settings = offline.compose([*words, "trainer.epochs=2"])
+    for epoch, holds in ((2.0, True), (1.5, False)):
+        write(tmp_path / "metrics.jsonl", dict.fromkeys((1, 2), {**LOGGED, "train/epoch": epoch}))
+        assert (offline.checks_of(settings).problems() == []) is holds

@@ -13,33 +13,24 @@ from prime_ext.run.console import ConsoleLines, replace_console
 PRIME = {"prime/accuracy/before_filter": 0.5416666, "critic/score/mean": 0.5625, "prm/reward_sum/mean": -1.83e-05}
 PRIME |= {"prm/pair_accuracy/before_update": 0.153846, "response_length/mean": 8.5625, "actor/grad_norm": 0.3}
 PRIME |= {"prime/response_length/cut_off": 0.5, "timing_s/step": 4.25}
+PSPO = {"pspo/acc": 0.25, "pspo/step_score": 0.62, "pspo/n_steps/mean": math.nan, "timing_s/step": 5.0}
+PRIME_LINE = (
+    "accuracy 0.542  reward 0.562  process reward -1.83e-05  PRM pairs right 0.154  length 9 tokens  cut off 50.0%"
+)
 
 
 def clock(*seconds):
-    """A clock that shows these, one after the other."""
     return iter(seconds).__next__
 
 
 @pytest.mark.parametrize(
+    # Missing metrics are left out, and after the last step the time.
     ("metrics", "step", "line"),
-    [
-        (
-            PRIME,
-            1,
-            "step 1/80  accuracy 0.542  reward 0.562  process reward -1.83e-05  PRM pairs right 0.154  "
-            "length 9 tokens  cut off 50.0%  4.2 s  0:13:10 left",
-        ),
-        # Missing metrics are left out, and after the last step the time.
-        (
-            {"pspo/acc": 0.25, "pspo/step_score": 0.62, "pspo/n_steps/mean": math.nan, "timing_s/step": 5.0},
-            80,
-            "step 80/80  accuracy 0.250  step score 0.620  5.0 s",
-        ),
-    ],
+    [(PRIME, 1, f"{PRIME_LINE}  4.2 s  0:13:10 left"), (PSPO, 80, "accuracy 0.250  step score 0.620  5.0 s")],
 )
 def test_a_step_is_one_line(capsys, metrics, step, line):
     ConsoleLines(80, clock(100.0, 110.0)).log(metrics, step)
-    assert capsys.readouterr().out == line + "\n"
+    assert capsys.readouterr().out == f"step {step}/80  {line}\n"
 
 
 def test_the_time_left_is_that_of_the_last_twenty_steps(capsys):

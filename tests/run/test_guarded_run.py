@@ -3,14 +3,14 @@
 
 import errno
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
-from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, WorkerWatch, cause_of_death, workers_of
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, workers_of
 from prime_ext.run.ray_cluster import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
 
@@ -18,11 +18,12 @@ from prime_ext.run.run_lock import RunFolderInUse
 class Verl:
     """As much of verl's trainer as is asked."""
 
+    fails = None
+    global_steps = total_training_steps = 0
+
     def __init__(self, config):
         self.config = config
-        self.global_steps = 0
         self.kept_while_saving = []
-        self.fails = None
         self.replay_buffer = SimpleNamespace(_wait_for_next_poll=lambda partition, last: last + 1)
         self.llm_server_manager = SimpleNamespace(get_replicas=list)
 
@@ -58,24 +59,18 @@ class Trainer(GuardedRunMixin, Verl):
         (folder / "more").write_text("more")
 
 
-def asked(config, nodes):
-    """In place of what Ray is asked for; tests/run/test_ray.py has that."""
-    if len(nodes) < config.get("wants", 0):
-        raise ClusterTooSmall("too small")
-
-
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run.RunLock, "acquire", lambda lock, _take=guarded_run.RunLock.acquire: _take(lock, 0))
-    monkeypatch.setattr(guarded_run.ray, "nodes", lambda: ["a node"])
-    monkeypatch.setattr(guarded_run, "require_resources", asked)
+    monkeypatch.setattr(guarded_run.ray, "nodes", list)
+    monkeypatch.setattr(guarded_run, "require_resources", lambda config, nodes: None)
     made = []
 
-    def make(wants=0, **changes):
+    def make(**changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
         keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"))
         actor = {"checkpoint": {"async_save": False}}
-        config = {"wants": wants, "trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
+        config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
         trainer = Trainer(OmegaConf.create(config))
         trainer.init()
         made.append(trainer)
@@ -92,14 +87,15 @@ def save(trainer, step):
     trainer._save_checkpoint()
 
 
-def test_a_run_has_its_folder_for_itself_once_ray_can_place_it(make):
-    with pytest.raises(ClusterTooSmall):
-        make(wants=2)
-    make(wants=1)
+def test_a_run_has_its_folder_for_itself_once_ray_can_place_it(make, monkeypatch):
+    make()
     with pytest.raises(RunFolderInUse):
         make()
     # Looking at a model needs no folder.
     make(val_only=True)
+    monkeypatch.setattr(guarded_run, "require_resources", Mock(side_effect=ClusterTooSmall))
+    with pytest.raises(ClusterTooSmall):
+        make()
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -139,65 +135,54 @@ def test_asynchronous_saves_are_verls_own(make, tmp_path):
     assert not (tmp_path / "global_step_1" / "more").exists()
 
 
-class Actor:
-    """Like a handle of Ray's: ``state`` is "busy", "alive" or the error that asking it ends with."""
-
-    def __init__(self, state="alive"):
-        self.state = state
-        self.__ray_ready__ = self
-
-    def remote(self):
-        return self
+CAUSE = (
+    'actor_died_error_context {\n  error_message: "The actor is dead. End of file. Some common causes include: (1)"\n}'
+)
 
 
 @pytest.fixture
-def ray(monkeypatch):
-    def get(actor):
-        if isinstance(actor.state, Exception):
-            raise actor.state
+def states(monkeypatch):
+    """What Ray says of actors, by their names; alive if it is not here."""
+    states = {}
+    monkeypatch.setattr(guarded_run, "actors", lambda name: states.get(name, {"State": "ALIVE"}))
+    monkeypatch.setattr(guarded_run, "SECONDS_UNTIL_KNOWN", 0)
+    return states
 
-    monkeypatch.setattr(guarded_run.ray, "wait", lambda actors, **_: ([a for a in actors if a.state != "busy"], []))
-    monkeypatch.setattr(guarded_run.ray, "get", get)
+
+def actor(name):
+    return SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda: name))
 
 
-def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, ray):
-    monkeypatch.setattr(guarded_run, "WorkerWatch", lambda actors: WorkerWatch(actors, seconds=0))
-    actor, trainer = Actor(), make()
-    trainer.fit(SimpleNamespace(agent_loop_workers=[actor]))
+def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch, states):
+    monkeypatch.setattr(guarded_run, "SECONDS_BETWEEN_LOOKS", 0)
+    trainer = make()
+    trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
     assert trainer.polled == [1.0] * 3
-    for actor.state in ("busy", ActorUnavailableError("for now", None)):
-        trainer._pause(0)
-    actor.state = ActorDiedError()
-    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
-        trainer._pause(0)
-    with pytest.raises(WorkerDied, match="agent-loop worker 0"):
-        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+    states["a"] = {"State": "RESTARTING"}
+    trainer._pause(0)
+    states["a"] = {"State": "DEAD", "DeathCause": CAUSE}
+    for wait in (lambda: trainer._pause(0), lambda: trainer.replay_buffer._wait_for_next_poll("train", 0.0)):
+        with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
+            wait()
     # It looks only now and then.
-    WorkerWatch({"a": Actor(ActorDiedError())}, seconds=60).check()
+    trainer._next_look += 3600
+    trainer._pause(0)
 
 
-def test_an_error_that_a_dead_worker_caused_is_told_as_its_death(make, monkeypatch, ray):
-    trainer, reward = make(), Actor(ActorUnavailableError("for now", None))
+def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monkeypatch, states):
+    trainer = make()
     trainer.fails = ValueError("no rollout came")
-    monkeypatch.setattr(trainer, "get_reward_handles", lambda: [reward])
+    monkeypatch.setattr(trainer, "get_reward_handles", lambda: [actor("r")])
     with pytest.raises(ValueError, match="no rollout came"):
-        trainer.fit(SimpleNamespace(agent_loop_workers=[Actor("busy")]))
-    reward.state = ActorDiedError()
+        trainer.fit(SimpleNamespace())
+    states["r"] = {"State": "DEAD", "DeathCause": ""}
     with pytest.raises(WorkerDied, match="the reward worker 0 died") as error:
         trainer.fit(SimpleNamespace())
     assert error.value.__cause__ is trainer.fails
     # Nobody is blamed when Ray itself is gone.
-    monkeypatch.delattr(guarded_run.ray, "wait")
+    monkeypatch.setattr(guarded_run, "actors", Mock(side_effect=RuntimeError))
     with pytest.raises(ValueError, match="no rollout came"):
         trainer.fit(SimpleNamespace())
-
-
-def test_the_cause_of_a_death_is_one_line():
-    message = "The actor died unexpectedly.\n\tclass_name: A\nThe actor is dead because its worker process has died."
-    assert cause_of_death(ValueError(message)) == "The actor is dead because its worker process has died."
-    assert "\n" not in cause_of_death(ActorDiedError())
-    said = "The actor is dead because its worker process has died. End of file. Some common causes include: (1) memory"
-    assert cause_of_death(ValueError(said)).endswith("End of file.")
 
 
 def test_who_is_watched():
@@ -210,7 +195,7 @@ def test_who_is_watched():
     }
 
 
-@pytest.mark.parametrize(("changes", "said"), [({"save_freq": -1}, True), ({"save_freq": 5}, False)])
-def test_a_run_that_keeps_nothing_says_so_at_its_start(make, capsys, changes, said):
-    make(logger=["console"], **changes)._load_checkpoint()
+@pytest.mark.parametrize(("save_freq", "said"), [(-1, True), (5, False)])
+def test_a_run_that_keeps_nothing_says_so_at_its_start(make, capsys, save_freq, said):
+    make(logger=["console"], save_freq=save_freq)._load_checkpoint()
     assert ("nothing will be saved" in capsys.readouterr().out) is said

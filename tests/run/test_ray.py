@@ -2,35 +2,29 @@
 """What a run wants of Ray: what reaches the workers of a running cluster, what is reserved, what is refused before."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
-import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from prime_ext import train
 from prime_ext.config.compose import compose_config
-from prime_ext.run.ray_cluster import (
-    ClusterTooSmall,
-    address_words,
-    check_ray,
-    environment_words,
-    require_resources,
-)
+from prime_ext.run.ray_cluster import ClusterTooSmall, address_of, check_ray, environment_words, require_resources
 
 VARIABLES = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
 
-def config_of(nodes=1, device="cuda", **init):
-    return OmegaConf.create(
-        {"trainer": {"nnodes": nodes, "device": device, "n_gpus_per_node": 1}, "ray_kwargs": {"ray_init": init}}
-    )
+def config_of(**init):
+    return OmegaConf.create({"ray_kwargs": {"ray_init": init}})
 
 
-def test_the_address_of_the_environment_becomes_part_of_the_configuration():
-    assert address_words([], {"RAY_ADDRESS": "10.0.0.1:6379"}) == ["++ray_kwargs.ray_init.address='10.0.0.1:6379'"]
-    assert address_words([], {"RAY_ADDRESS": "local"}) == address_words([], {}) == []
-    assert address_words(["+ray_kwargs.ray_init.address=10.0.0.2:6379"], {"RAY_ADDRESS": "10.0.0.1:6379"}) == []
+def test_the_address_is_that_of_the_configuration_or_of_the_environment(monkeypatch):
+    assert address_of(config_of()) is None and address_of(config_of(address="local")) is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert address_of(config_of()) == "10.0.0.1:6379" and address_of(config_of(address="h:1")) == "h:1"
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert address_of(config_of()) is None
 
 
 def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):
@@ -55,8 +49,6 @@ def test_any_value_survives_the_syntax_of_hydra(value):
     assert OverridesParser.create().parse_override(word).value() == value
 
 
-# ---- what is reserved ------------------------------------------------------------------------------------------------
-
 SEPARATE = ["actor_rollout_ref.hybrid_engine=false", "trainer.v1.trainer_mode=prime_separate_async"]
 SEPARATE += ["actor_rollout_ref.rollout.nnodes=2", "actor_rollout_ref.rollout.n_gpus_per_node=4"]
 NODE = ["trainer.n_gpus_per_node=8", "transfer_queue.backend.SimpleStorage.num_data_storage_units=8"]
@@ -77,8 +69,8 @@ def composed(*words, name="prime_trainer"):
 def machine(monkeypatch):
     """A machine for GPUs with many CPUs."""
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 64)
 
 
 @pytest.mark.parametrize(("words", "cpus"), [([], 3 * 8 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)])
@@ -87,6 +79,10 @@ def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, words, cpus):
     monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
     (problem,) = check_ray(config)
     assert f"num_cpus={cpus - 1}: verl reserves {cpus} logical" in problem and "Ray would wait forever" in problem
+    # It is among the checks of a run that is to start.
+    for name in ("check_config", "check_files"):
+        monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
+    assert train.preflight("prime_trainer", [*NODE, *words])[1] == [problem]
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     assert list(check_ray(config)) == []
     assert len(list(check_ray(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1
@@ -107,76 +103,32 @@ def test_cpu_mode_needs_its_platform_and_a_slot_for_each_rank(monkeypatch):
     assert list(check_ray(composed(name="prime_trainer_cpu"))) == []
 
 
-TWO_NODES = [*NODE, "trainer.nnodes=2"]
-ON_BOTH = [*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
+ONE_NODE = composed(*NODE)
+TWO_NODES = composed(*NODE, "trainer.nnodes=2")
+WITH_SCORER = composed(*SCORER, "trainer.n_gpus_per_node=8", "trainer.nnodes=2", name="pspo_trainer")
+TOO_FEW = r"logical CPUs, and verl reserves 33 .* --num-cpus$"
+TOO_SMALL = r"\d of \d nodes have the 24 logical CPUs .* trainer.nnodes=2"
+NO_GPU = r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower"
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "enough", "too_small", "said"),
+    ("config", "nodes", "said"),
     [
-        (
-            "prime_trainer",
-            NODE,
-            [[node(33)], [node(24), node(9)]],
-            [[node(32)], [node(32), node(8, alive=False)], [{"Alive": True, "Resources": {}}], []],
-            r"logical CPUs, and verl reserves 33 .* --num-cpus$",
-        ),
-        (
-            "prime_trainer",
-            TWO_NODES,
-            [[node(32), node(32)]],
-            [[node(60), node(23)], [node(20)] * 4],
-            r"\d of \d nodes have the 24 logical CPUs .* trainer.nnodes=2",
-        ),
-        (
-            "pspo_trainer",
-            ON_BOTH,
-            [[node(64, gpus=9.0)] * 2],
-            [[node(64)] * 2],
-            r"have 8, 8 GPUs, .*actor.num_gpus=1 on each besides .*=8; lower",
-        ),
+        (ONE_NODE, [node(33)], None),
+        (ONE_NODE, [node(24), node(9)], None),
+        (ONE_NODE, [node(32)], TOO_FEW),
+        (ONE_NODE, [node(32), node(8, alive=False)], TOO_FEW),
+        (ONE_NODE, [{"Alive": True, "Resources": {}}], TOO_FEW),
+        (TWO_NODES, [node(32), node(32)], None),
+        (TWO_NODES, [node(60), node(23)], TOO_SMALL),
+        (TWO_NODES, [node(20)] * 4, TOO_SMALL),
+        (WITH_SCORER, [node(64, gpus=9.0)] * 2, None),
+        (WITH_SCORER, [node(64)] * 2, NO_GPU),
     ],
-    ids=["CPUs of all nodes", "the ranks of a node on one", "a GPU for the scorer on every node"],
 )
-def test_a_cluster_that_is_too_small_is_told_instead_of_waited_for(name, words, enough, too_small, said):
-    config = composed(*words, name=name)
-    for nodes in enough:
+def test_a_cluster_that_is_too_small_is_refused_instead_of_waited_for(config, nodes, said):
+    with pytest.raises(ClusterTooSmall, match=said) if said else nullcontext():
         require_resources(config, nodes)
-    for nodes in too_small:
-        with pytest.raises(ClusterTooSmall, match=said):
-            require_resources(config, nodes)
-
-
-def test_a_run_is_checked_when_it_starts(monkeypatch):
-    for name in ("check_config", "check_files"):
-        monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    problems = train.preflight("prime_trainer", NODE)[1]
-    assert [problem.split()[0] for problem in problems] == ["ray_kwargs.ray_init.num_cpus=4:", "this"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "said"),
-    [
-        ("prime_trainer", ["trainer.n_gpus_per_node=8"], "8 (trainer.n_gpus_per_node); lower trainer.n_gpus_per_node"),
-        ("prime_trainer", [*SEPARATE, "trainer.n_gpus_per_node=1"], "1 (trainer.n_gpus_per_node) + 8 (rollout servers"),
-        ("pspo_trainer", SCORER, "4 (trainer.n_gpus_per_node) + 1 (step_scorer.actor.num_gpus); lower trainer"),
-        ("pspo_trainer", ["trainer.n_gpus_per_node=3", *SCORER[1:]], ""),
-        ("pspo_trainer", [SCORER[0]], ""),
-        # Ray is told, or there already.
-        ("pspo_trainer", [*SCORER, "+ray_kwargs.ray_init.num_gpus=5"], ""),
-        ("pspo_trainer", [*SCORER, AUTO], ""),
-        ("pspo_trainer", [*SCORER, "trainer.device=npu"], ""),
-    ],
-)
-def test_a_machine_without_the_gpus_is_told_before_ray_starts(monkeypatch, name, words, said):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    problems = list(check_ray(composed(*words, name=name)))
-    assert len(problems) == bool(said)
-    for problem in problems:
-        assert f"this machine has 4 GPUs, and the run wants {said}" in problem
-        assert ("step_scorer.actor.num_gpus=0" in problem) == (name == "pspo_trainer")
 
 
 def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch):

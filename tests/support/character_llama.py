@@ -2,8 +2,9 @@
 """A tiny model in the llama layout and a tokenizer of characters, for tests of generation and rollouts."""
 
 import torch
+from tiny_llama import llama_config
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 ALPHABET = "0123456789+-*/=(). abcdefghijklmnopqrstuvwxyz?\n"
 
@@ -20,19 +21,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 def build_model(seed: int, n_tokens: int, tie: bool = True) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=n_tokens,
-        hidden_size=64,  # 32 per head, the smallest that vLLM's CPU attention takes
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        tie_word_embeddings=tie,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
+    sizes = {"intermediate_size": 96, "num_key_value_heads": 1, "max_position_embeddings": 128}
+    # 32 per head is the smallest that vLLM's CPU attention takes.
+    config = llama_config(n_tokens, 64, tie_word_embeddings=tie, **sizes)
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter.mul_(2.5)  # away from the uniform distribution of a fresh model

@@ -7,7 +7,6 @@ for the device. Import this before verl: it chooses the device from the environm
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,9 @@ with socket.socket() as listener:
         os.environ.setdefault(name, str(value))
 
 import torch
+from tiny_llama import llama_config
+from tokenizers import Tokenizer, models
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
@@ -35,8 +37,7 @@ from verl.workers.config import (
 from verl.workers.utils.losses import ppo_loss
 
 import prime_ext.plugin  # noqa: F401  (CPU mode, fused kernels of each model on its own)
-from prime_ext.config.engines import CHUNKED
-from prime_ext.prm import fused_forward
+from prime_ext.prm.fused_forward import bind_chunked
 from prime_ext.prm.worker import (
     LABEL,
     OFFSET,
@@ -50,38 +51,25 @@ from prime_ext.prm.worker import (
 )
 
 
-def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, tie: bool = True, **more) -> Path:
+def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:
     """A random model of the Llama layout, and a tokenizer that fits it."""
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        tie_word_embeddings=tie,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-        **{"intermediate_size": 3 * width, "num_key_value_heads": heads, "max_position_embeddings": 4096, **more},
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes |= {"intermediate_size": 3 * width, "max_position_embeddings": 4096, "tie_word_embeddings": True, **more}
+    LlamaForCausalLM(llama_config(vocabulary, width, **sizes)).save_pretrained(path)
+    save_tokenizer(path)
     return path
 
 
-def smollm2_135m(path: Path) -> Path:
-    """Random weights in the shape of SmolLM2-135M (134.5 M parameters)."""
-    return save_llama(path, 49152, 576, 30, 9, intermediate_size=1536, num_key_value_heads=3)
+def save_tokenizer(path: Path) -> None:
+    """Save a tokenizer without a vocabulary: the workers only read its special tokens."""
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
 
 
 def worker_config(
     path: Path,
     *,
-    model_type: str = "language_model",
     forward_only: bool = False,
     fused: str | None = None,
     lora_rank: int = 0,
@@ -92,21 +80,15 @@ def worker_config(
     strategy: str = "fsdp2",
     compute: str | None = None,
     offload: bool = False,
-    **engine: Any,
 ) -> TrainingWorkerConfig:
-    """Of a worker whose weights at rest are fp32.
+    """Settings of a worker whose weights at rest are fp32.
 
-    Args:
-        path: folder of the model.
-        fused: backend of fused kernels.
-        strategy: ``fsdp`` or ``fsdp2``.
-        compute: dtype of the passes; None: fp32 on the CPU, bf16 elsewhere.
-        offload: whether weights and optimiser states are on the host between passes.
-        engine: more of verl's ``FSDPEngineConfig``.
+    ``fused`` is a backend of fused kernels, ``compute`` the dtype of the passes: by default fp32 on the CPU, bf16
+    elsewhere. With ``offload`` weights and optimizer states are on the host between passes.
     """
     compute = compute or ("fp32" if get_device_name() == "cpu" else "bf16")
     return TrainingWorkerConfig(
-        model_type=model_type,
+        model_type="language_model",
         model_config=HFModelConfig(
             path=str(path),
             use_remove_padding=remove_padding,
@@ -128,7 +110,6 @@ def worker_config(
             use_dynamic_bsz=False,
             micro_batch_size_per_gpu=micro_batch_size,
             infer_micro_batch_size_per_gpu=micro_batch_size,
-            **engine,
         ),
         optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
         checkpoint_config=CheckpointConfig(),
@@ -138,27 +119,16 @@ def worker_config(
 def build_worker(
     path: Path, *, role: str = "prm", trainable_layers: int | None = None, **options: Any
 ) -> ImplicitPRMWorker:
-    """A worker for ``role`` prm, policy or reference.
-
-    Args:
-        path: folder of the model.
-        trainable_layers: decoder layers that are trained, the last ones; None for all.
-        options: those of :func:`worker_config`.
-    """
+    """A worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
     config = worker_config(path, forward_only=role == "reference", **options)
     worker = ImplicitPRMWorker(config, trainable_layers=trainable_layers)
     worker.reset()
+    loss: Any = PRMLoss("ce", 0.05)
     if role == "policy":
-        engine = config.engine_config
-        actor = FSDPActorConfig(
-            strategy=engine.strategy,
-            rollout_n=4,
-            ppo_micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu,
-            use_kl_loss=False,
-        )
-        worker.set_loss_fn(partial(ppo_loss, config=actor))
-    else:
-        worker.set_loss_fn(PRMLoss("ce", 0.05))
+        rows = config.engine_config.micro_batch_size_per_gpu
+        actor = {"strategy": config.engine_config.strategy, "rollout_n": 4, "use_kl_loss": False}
+        loss = partial(ppo_loss, config=FSDPActorConfig(ppo_micro_batch_size_per_gpu=rows, **actor))
+    worker.set_loss_fn(loss)
     return worker
 
 
@@ -213,66 +183,20 @@ class Rollouts:
         return self.update_data({"old_log_probs": old_log_probs, "advantages": advantages}, mini_batch)
 
 
-def score(worker: ImplicitPRMWorker, rollouts: Rollouts, without_adapter: bool = False, **options: Any) -> torch.Tensor:
+def score(worker: ImplicitPRMWorker, rollouts: Rollouts, **options: Any) -> torch.Tensor:
     """Log-probabilities of the response tokens, nested; ``options`` are those of verl's engines for one batch."""
-    if without_adapter:
-        options["no_lora_adapter"] = True
     return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
 
 
-def module_of(worker: ImplicitPRMWorker) -> torch.nn.Module:
-    """The causal language model, below the adapter if there is one."""
-    module = worker.engine.module
-    return module.get_base_model() if hasattr(module, "get_base_model") else module
-
-
 @contextmanager
-def fused_by(worker: ImplicitPRMWorker, backend: str) -> Iterator[None]:
-    """Let a worker that was built without fused kernels use them: ``chunked``."""
-    assert backend == CHUNKED
+def chunked(worker: ImplicitPRMWorker) -> Iterator[None]:
+    """Let a worker that was built without fused kernels compute chunked log-probabilities in this context."""
     if "_prime_ext_fused" not in vars(worker):
-        fused_forward.bind_chunked(module_of(worker))
+        module = worker.engine.module
+        bind_chunked(module.get_base_model() if hasattr(module, "get_base_model") else module)
         worker._prime_ext_fused = True
     worker.engine_config.use_fused_kernels = True
     try:
         yield
     finally:
         worker.engine_config.use_fused_kernels = False
-
-
-class PassCounter:
-    """Counts the tokens that go through a model forward, forward again for the backward pass, and backward.
-
-    Hooks on the final norm see every forward and backward pass once; what the first layer sees beyond that are
-    forward passes repeated because activations were not kept.
-    """
-
-    def __init__(self) -> None:
-        self.tokens: Counter[str] = Counter()
-
-    def watch(self, worker: ImplicitPRMWorker) -> None:
-        decoder = module_of(worker).model
-
-        def size(hidden: torch.Tensor) -> int:
-            return hidden.shape[0] * hidden.shape[1]
-
-        def on_norm(module, inputs, output):
-            self.tokens["forward"] += size(output)
-            if output.requires_grad:
-                output.register_hook(lambda grad: self.tokens.update(backward=size(grad)))
-
-        # Before the layer: a repeated forward pass ends as soon as the backward pass has what it needs.
-        def on_layer(module, inputs):
-            self.tokens["layer"] += size(inputs[0])
-
-        decoder.norm.register_forward_hook(on_norm)
-        decoder.layers[0].register_forward_pre_hook(on_layer)
-
-    def take(self) -> dict[str, int]:
-        """Tokens since the last call, padding included."""
-        seen, self.tokens = self.tokens, Counter()
-        return {
-            "forward": seen["forward"],
-            "repeated_forward": seen["layer"] - seen["forward"],
-            "backward": seen["backward"],
-        }

@@ -36,8 +36,6 @@ def make_run(
     """A finished run; ``skill`` is how often responses are right in the mean.
 
     Args:
-        problems: of each task.
-        decoding: name in the task file.
         n: responses per problem; None for the decoding's.
         ks: the k of pass@k and maj@k.
         change: is given every line of ``samples.jsonl`` and may change it before numbers are made from it.

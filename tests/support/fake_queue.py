@@ -58,24 +58,17 @@ class FakeQueue:
             self.fields[partition_id].setdefault(key, {})
         for name in fields.keys():
             for key, value in zip(keys, fields.get(name).unbind(0), strict=True):
-                self.fields[partition_id][key][name] = getattr(value, "data", value) if _is_object(value) else value
+                is_tensor = isinstance(value, torch.Tensor)
+                self.fields[partition_id][key][name] = value if is_tensor else getattr(value, "data", value)
         tags = [self.tags[partition_id][key] for key in keys]
         return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id, fields=list(fields.keys()))
 
 
-def _is_object(value):
-    return not isinstance(value, torch.Tensor)
-
-
 class FakeRollouts:
-    """Prompts in the order of the data, generated with random delays.
+    """Prompts in the order of the data, generated with random delays, whose trajectories go to ``queue``.
 
-    Args:
-        queue: where the trajectories go.
-        outcomes: for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one that
-            the verifier could not judge.
-        seed: of the delays and of the order in which prompts finish.
-        length: response length of each prompt's longest rollout.
+    ``outcomes`` has for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one
+    that the verifier could not judge. ``lengths`` are those of its responses.
     """
 
     def __init__(self, queue, outcomes, seed=0, lengths=None):
@@ -116,12 +109,11 @@ class FakeRollouts:
         outcomes = self.outcomes[int(uid)]
         sessions = list(enumerate(outcomes))
         self.random.shuffle(sessions)
+        length = self.lengths[int(uid)]
         for session, accuracy in sessions:
             if accuracy is not None:
                 info = {"reward_extra_info": _reward_info(accuracy)}
-                length = self.lengths[int(uid)]
-                response = torch.ones(length, dtype=torch.long)
-                response[-1] = self.last_token
+                response = torch.tensor([1] * (length - 1) + [self.last_token])
                 tag = {"response_len": length, "seq_len": 9}
                 self.queue.put(f"{uid}_{session}_0", tag, extra_fields=info, responses=response)
         self.queue.tags["train"][uid]["status"] = "failure" if None in outcomes else "finished"

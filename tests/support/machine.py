@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark says about where it ran, and how it measures memory on Linux.
-
-Enough to judge the numbers, nothing that names the machine.
-"""
+"""What a benchmark says about where it ran, without naming the machine, and how it measures memory on Linux."""
 
 import ctypes
 import gc

@@ -14,16 +14,9 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def calls_of(folder, script, *words, **knobs):
-    """The calls of the interpreter that a script makes, each a list of words.
+    """The calls of the interpreter that a script below ``recipes`` makes, each a list of words.
 
-    Args:
-        folder: for the interpreter, its notes and the output of the script.
-        script: below ``recipes``.
-        words: arguments of the script.
-        knobs: environment variables.
-
-    Raises:
-        subprocess.CalledProcessError: the script failed.
+    ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are environment variables.
     """
     calls, stub = folder / "calls", folder / "python"
     stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
@@ -36,11 +29,7 @@ def calls_of(folder, script, *words, **knobs):
 
 
 def run_shrunk(folder, script, *words, timeout=1800):
-    """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed.
-
-    Raises:
-        AssertionError: the script failed; with the end of what it printed.
-    """
+    """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed."""
     environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
     log = folder / "log.txt"
     with log.open("w") as stream:

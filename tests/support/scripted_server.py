@@ -8,7 +8,7 @@ with ScriptedServer({"1+1?": "2"}) as server:
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -21,79 +21,47 @@ class Answer:
     finish: str = "stop"
     tokens: int | None = None
     prompt_tokens: int | None = None
-    prompt_log_probs: list | None = None
 
 
 def prompt_of(payload):
-    """The raw text, its tokens, or the last message of the chat."""
-    prompt = payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
-    return tuple(prompt) if isinstance(prompt, list) else prompt
+    """The raw text, or the last message of the chat."""
+    return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
 
+@dataclass
 class ScriptedServer:
     """Serves while its ``with`` block runs, in a thread.
-
-    Args:
-        answers: texts or :class:`Answer` by prompt (of a chat: by its last message), or a function of prompt and
-            payload. A prompt that is not in a mapping is echoed.
-        faults: one per request, in the order they come, before requests are answered properly (see ``_fault``).
-        faults_of: the same by prompt.
-        always: the same for every request.
-        models: names in the list of models; None for a server without a list.
-        key: that clients must send.
-        max_model_len: told in the list of models.
-        seconds: before every answer.
 
     Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
     ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or
     bytes that are sent as they are.
 
-    Attributes:
-        requests: payloads in the order they came.
-        headers: of the same requests.
-        counts: requests by prompt.
-        most_active: requests at the same time, at most.
+    ``requests`` and ``headers`` are those that came, in their order, ``counts`` the requests by prompt, ``most_active``
+    the most at the same time.
     """
 
-    def __init__(
-        self,
-        answers=None,
-        faults=(),
-        faults_of=None,
-        always=None,
-        models=("scripted",),
-        key=None,
-        max_model_len=None,
-        seconds=0.0,
-    ):
-        self.answers, self.faults, self.always = answers or {}, list(faults), always
-        self.faults_of = {prompt: list(each) for prompt, each in (faults_of or {}).items()}
-        self.models, self.key, self.max_model_len, self.seconds = models, key, max_model_len, seconds
+    # Texts or answers by prompt (of a chat: by its last message), or a function of prompt and payload. A prompt that is
+    # not in a mapping is echoed.
+    answers: object = field(default_factory=dict)
+    faults: list = field(default_factory=list)  # one per request, in the order they come, before proper answers
+    faults_of: dict = field(default_factory=dict)  # the same by prompt
+    always: object = None  # a fault of every request
+    models: tuple | None = ("scripted",)  # None for a server without a list of models
+    key: str | None = None  # that clients must send
+    max_model_len: int | None = None  # in the list of models
+    seconds: float = 0.0  # before every answer
+
+    def __post_init__(self):
         self.requests, self.headers, self.counts = [], [], Counter()
         self.active = self.most_active = 0
-        self.base_url = None
-
-    # ---- answers -----------------------------------------------------------------------------------------------------
-
-    def _answer(self, prompt, payload):
-        found = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
-        return found if isinstance(found, Answer) else Answer(found)
 
     def _completion(self, prompt, payload):
-        answer = self._answer(prompt, payload)
+        answer = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
+        answer = answer if isinstance(answer, Answer) else Answer(answer)
         chat = "messages" in payload
         said = {"message": {"role": "assistant", "content": answer.text}} if chat else {"text": answer.text}
         tokens = len((answer.text or "").split()) + 1 if answer.tokens is None else answer.tokens
-        n_prompt = (
-            len(prompt if isinstance(prompt, tuple) else prompt.split())
-            if answer.prompt_tokens is None
-            else answer.prompt_tokens
-        )
-        if answer.prompt_log_probs is not None:
-            pairs = zip(prompt, answer.prompt_log_probs, strict=False)
-            said["prompt_logprobs"] = [
-                value if value is None else {str(token): {"logprob": value}} for token, value in pairs
-            ]
+        n_prompt = len(prompt.split()) if answer.prompt_tokens is None else answer.prompt_tokens
         return {
             "id": f"answer-{len(self.requests)}",
             "object": "chat.completion" if chat else "text_completion",
@@ -169,8 +137,6 @@ class ScriptedServer:
             return web.Response(status=404)
         more = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
         return web.json_response({"object": "list", "data": [{"id": name, **more} for name in self.models]})
-
-    # ---- thread ------------------------------------------------------------------------------------------------------
 
     async def _serve(self, ready):
         app = web.Application(client_max_size=2**26)

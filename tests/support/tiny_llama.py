@@ -2,23 +2,29 @@
 """A byte-level tokenizer and tiny random Llamas for it."""
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, PreTrainedTokenizerFast
 
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
 
 
-def byte_tokenizer(chat_template=CHAT, **special):
+def byte_tokenizer(chat_template=CHAT):
     """One token per byte, so that every text can be told apart, and characters of several tokens exist."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", **special)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
     fast.chat_template = chat_template
     return fast
+
+
+def llama_config(vocabulary, size, **more):
+    """Two layers of two heads; the padding is token 0, the end token 1."""
+    sizes = {"intermediate_size": 2 * size, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    special = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    return LlamaConfig(vocab_size=vocabulary, hidden_size=size, **{**sizes, **special, **more})
 
 
 def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32):
@@ -29,24 +35,11 @@ def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_tem
         spread: standard deviation of the weights.
         size: of the hidden states; two heads share it.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
-
     tokenizer = byte_tokenizer(chat_template)
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size,
-        intermediate_size=2 * size,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=max_positions,
-        initializer_range=spread,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-        **({"num_labels": classes} if classes else {}),
-    )
-    (LlamaForTokenClassification if classes else LlamaForCausalLM)(config).save_pretrained(path)
+    more = {"max_position_embeddings": max_positions, "initializer_range": spread}
+    more |= {"num_labels": classes} if classes else {}
+    kind = LlamaForTokenClassification if classes else LlamaForCausalLM
+    kind(llama_config(len(tokenizer), size, **more)).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

@@ -17,13 +17,9 @@ ROWS = 12
 
 
 def conversed(dialogue, says):
-    """Carry a dialogue on to its end.
+    """Carry a dialogue on to its end; returns its result, and what it asked.
 
-    Args:
-        says: from an :class:`Ask` the text of the answer, or a :class:`Response`.
-
-    Returns:
-        Its result, and what it asked.
+    ``says`` makes from an :class:`Ask` the text of the answer, or a :class:`Response`.
     """
     asked, given = [], None
     while True:

