@@ -6,6 +6,7 @@ The rules: docs/reference/verifier_rules.md.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from prime_ext.verifiers.math.numbers import PlainNumber
@@ -155,6 +156,10 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
         return False
     if gold.text == answer.text:
         return True
+    bare = re.sub(r"\\text|[{}\s]", "", gold.unit or "")
+    if bare and not answer.unit and answer.text.endswith(bare):
+        # A unit in letters that a bare answer writes like variables, "5 m/s".
+        return compare(replace(gold, unit=None), read_answer(answer.text.removesuffix(bare)), leaf)
     if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
         return False
     if _SYMBOLS.search(gold.text + answer.text) or all(map(_CAPITALS.fullmatch, (gold.text, answer.text))):

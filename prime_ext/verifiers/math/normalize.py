@@ -40,7 +40,7 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\t\n\r", " "),
         **dict.fromkeys("\u200b\u200c\u200d\ufeff\u2061", ""),
         **{"€": r"\text{ euros}", "£": "", "¥": "", "₹": "", "¢": r"\text{ cents}"},
-        **{"、": ",", "。": ".", "∶": ":", "…": r"\ldots ", "∖": r"\setminus "},
+        **{"、": ",", "。": ".", "∶": ":", "…": r"\ldots ", "∖": r"\setminus ", "∴": r"\therefore ", "✓": ""},
         **{letter: rf"\{name} " for letter, name in zip(_GREEK[::2], _GREEK[1::2], strict=True)},
         **dict.fromkeys("×∗⋅·•", r"\cdot "),
         **{"÷": "/", "∕": "/", "⁄": "/", "√": r"\sqrt ", "∞": r"\infty ", **dict.fromkeys("°º˚", r"^{\circ}")},
@@ -56,8 +56,9 @@ _LABEL = re.compile(r"\A(?:the\s{1,3})?(?:final\s{1,3})?answer\s{0,3}(?:is\b|:)\
 _SIZE = re.compile(
     r"\\(?:left|right|mleft|mright|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*(?:\.(?!\d))?"
     r"|\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it|(?:normal|footnote|script)size|small|tiny|[lL]arge|LARGE"
-    r"|[hH]uge|newline|underline|checkmark|boxed|fbox|framebox)(?![a-zA-Z])|\\[hv]?phantom\s*(?:\{[^{}]*\}|[^\\{}\s])"
-    r"|\\(?:(?:text|f)?color(?:box)?|[hv]space|label|tag)\*?\s*\{[^{}]*\}|\\kern\s*-?[\d.]+\s*[a-z]{2}"
+    r"|[hH]uge|newline|underline|uline|emph|ensuremath|mathstrut|smash|hfill|par|noindent|centering|nonumber|notag|checkmark"
+    r"|blacksquare|square|qed|boxed|fbox|framebox)(?![a-zA-Z])|\\[hv]?phantom\s*(?:\{[^{}]*\}|[^\\{}\s])"
+    r"|\\(?:(?:text|f)?color(?:box)?|[hv]space|label|tag)\*?\s*(?:\[[a-z]*\])?\{[^{}]*\}|\\[mhv]?(?:kern|skip)\s*-?[\d.]+\s*[a-z]{2}"
     r"|\A\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])"
 )
 _THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,:;! ]|\{,\}|,\\!|~| )+(?=\d{3}(?!\d))")
@@ -117,6 +118,7 @@ _MODULUS = re.compile(
     r"\(?(?:\\(?:pmod|bmod|mod|text\{modulo\}|text\{mod\})|(?<![a-zA-Z\\])mod) ?\{?(\d{1,9}|[a-z])\}?\)?\Z"
 )
 _REPEATING = re.compile(r"(\d*\.\d*)(?:\((\d+)\)(?![\d(])|\\dot\{?(\d)\}?(?:(\d*)\\dot\{?(\d)\}?)?)")
+_POWER_IN_BRACKETS = re.compile(r"\^\s*\(([^(){}]*)\)")
 _CHOICES = re.compile(r"(?:\{\}|(?<![\w}]))[_^]\{(\w+)\}C_\{(\w+)\}|(?<![a-zA-Z\\])C_\{([^{}]*)\}\^\{([^{}]*)\}")
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
 _INTEGERS = r"([a-zA-Z])\\in(?:\\mathbb\{Z\}|Z)"
@@ -245,7 +247,7 @@ def _decimal_point(match: re.Match[str]) -> str:
 
 def _tight(part: str) -> str:
     """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
-    part = _SCRIPT.sub(r"\1{\2}", part)
+    part = _SCRIPT.sub(r"\1{\2}", _POWER_IN_BRACKETS.sub(r"^{\1}", part))
     return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
 
 
@@ -322,7 +324,7 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         text = text.replace("\\\\", _ROW).strip(_ROW + " ")
     text = _THOUSANDS_SPACE.sub("", _LABEL.sub("", text.strip()))
     text = _WRAPPER.sub(" ", text).strip()
-    if text.startswith("**") or text.endswith("**"):
+    if text.startswith("*") or text.endswith("**"):
         text = text.strip("*")
     text = _TEXT_INDEX.sub(r"_\1\2", uniform(text))
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)

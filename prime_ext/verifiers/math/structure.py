@@ -30,6 +30,7 @@ _CONDITION = re.compile(r"\A(?:,|\\text\{\s*(?:,?\s*(?:if|for|when|where|as))?\s
 _REALS = re.compile(
     r"\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}|\(-\\infty,\+?\\infty\)", re.I
 )
+_EMPTY = re.compile(r"\\\{\\\}|\\emptyset|\\text\{(?:the )?(?:empty set|no (?:real )?solutions?)\.?\}", re.I)
 _ALL_BUT = re.compile(r"\\text\{all reals?(?: numbers?)? (?:except|but|other than)(?: for)?\}(?:[a-z]=)?(?=.)", re.I)
 _FORMULA = re.compile(r"(?:[a-zA-Z() ]|\\(?:neg|lnot|vee|wedge)(?![a-zA-Z]))+")
 _PARTS = re.compile(r"[,;]?\(([a-z])\)")
@@ -39,8 +40,8 @@ _MONTH = re.compile(
 )
 _LABEL = re.compile(
     r"\A\\text\{all reals?(?: numbers?)?\}(?=[a-z](?:[<>]|\\[nlg]e(?![a-z])))"
-    r"|\A\\text\{(?:(?:the|an?|there|are|is|points?|interval|line|curve|circle|cent(?:er|re)|vertex|focus|equation|value|we"
-    r"|get|have|about|approximately|exactly)(?: |(?=\})))+\}(?=.)",
+    r"|\A\\text\{(?:(?:so|hence|thus|therefore|the|an?|there|are|is|points?|interval|line|curve|circle|cent(?:er|re)|vertex|focus|equation|value|we"
+    r"|get|have|about|approximately|exactly)(?:,? |,?(?=\})))+\}(?=.)",
     re.IGNORECASE,
 )
 _POINT = re.compile(r"\A[A-Z](?:_\{\w+\}|')*(?=\(.*,.*\)\Z)")
@@ -228,7 +229,7 @@ def _read_one(text: str) -> Node:
         return read_answer(rest)
     text = _LABEL.sub("", text)
     text = transposed.group(1) if (transposed := _TRANSPOSED.fullmatch(text)) else text
-    if text in ("\\{\\}", "\\emptyset", "\\text{empty set}"):
+    if _EMPTY.fullmatch(text):
         return Leaf("\\emptyset")
     if _ONLY_TEXT.fullmatch(text):
         parts = [part for part in _TEXT_LIST.split("".join(_TEXT.findall(text))) if part.strip(" ()")]
