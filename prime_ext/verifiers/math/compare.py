@@ -50,11 +50,11 @@ _KNOWN_UNITS = (
     "yd yard,mile mi,mg milligram,g gram gm,kg kilogram,lb pound,oz ounce,ton,sec second s,min minute,hour hr h,day,"
     "week,month,year,cent,dollar usd,euro,pence penny,degree deg,radian rad,l liter litre,ml milliliter millilitre,"
     "gallon gal,quart,pint,hz hertz,khz kilohertz,mhz megahertz,ghz gigahertz,increase rise,decrease drop,profit gain,"
-    "loss,am,pm,ad ce,bc bce,c celsius,f fahrenheit,k kelvin,n north,e east,w west,newton,joule j,watt,volt v"
+    "loss,am,pm,ad ce,bc bce,c celsius,f fahrenheit,k kelvin,n north,e east,w west,south,newton,joule j,watt,volt v"
 )
 _UNIT_NAMES = {name: group.split()[0] for group in _KNOWN_UNITS.split(",") for name in group.split()}
 # Words that say more about a unit. Often only one side has them.
-_UNIT_REMARKS = frozenset("am pm ad bc c f n s e w".split())
+_UNIT_REMARKS = frozenset("am pm ad bc c f n south e w".split())
 _UNIT_WORD = re.compile(r"\s*(/|per\s)?\s*([a-z]+)")
 
 
@@ -179,10 +179,13 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
     """Whether both units are known and differ, in a word or in a power."""
+    if not ((gold or "") + (answer or "")).isascii():
+        return bool(gold and answer and gold != answer)
     sides = []
     for unit in (gold, answer):
         text = re.sub(r"mph", "miles per hour", re.sub(r"km?ph|kmh", "km per hour", (unit or "").lower()))
         text = re.sub(r"\\text|\\cdot|[{}.]|\b(?:square|sq|cubic|cu)\b", " ", re.sub(r"([ap])\.\s?m\.?", r"\1m", text))
+        text = re.sub(r"(?<=degrees)\W+s\b", " south", text)
         words = [(per != "", _UNIT_NAMES.get(word, word.removesuffix("s"))) for per, word in _UNIT_WORD.findall(text)]
         known = {(below, _UNIT_NAMES.get(word)) for below, word in words}
         if not known or (False, None) in known or (True, None) in known:
