@@ -5,8 +5,8 @@ reward.custom_reward_function.path=pkg://prime_ext.reward.compute_score
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.sources.my_set=math
 
-Grader processes and the sandbox live in one Ray actor a node (:mod:`prime_ext.reward.node_actor`), because each of
-verl's reward workers would oversubscribe the cores with its own; without Ray, in the calling process.
+Grader processes and the sandbox live in one Ray actor a node (:mod:`prime_ext.reward.node_actor`): one for each of
+verl's reward workers would oversubscribe the cores. Without Ray they live in the calling process.
 """
 
 import functools
@@ -33,20 +33,18 @@ from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
 logger = logging.getLogger(__name__)
 
-# Settings of the verifiers by task: what their factories in prime_ext.verifiers.sources take.
+# By task, for the factories in prime_ext.verifiers.sources.
 Settings = Mapping[str, Mapping[str, Any]]
 
 # Requests that the actor of a node works on at the same time; more wait in its queue.
 MAX_CONCURRENCY = 1000
 CODE_REWARDS = ("all", "fraction")
 MATH_STRICTNESS = ("no_restatement", "lenient")
-
-# Responses are long; what is logged of them is not.
-_MAX_LOGGED = 200
+_MAX_LOGGED = 200  # characters
 
 
 class NodeVerifiers:
-    """The Ray actor of a node, or the verifiers of this process; each is made when its task is first needed."""
+    """Verifiers in the Ray actor of a node or in this process, each made when its task is first needed."""
 
     def __init__(self, modules: Sequence[str], settings: Settings):
         for module in modules:
@@ -55,7 +53,7 @@ class NodeVerifiers:
         self._verifiers: dict[str, TaskVerifier] = {}
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
-        """Judge one response. An exception of the verifier is a verdict too: the grader failed."""
+        """Judge one response. An exception of the verifier is a failure of the grader."""
         start = time.perf_counter()
         try:
             if task not in self._verifiers:
@@ -68,13 +66,12 @@ class NodeVerifiers:
 
 
 class SharedVerifiers:
-    """A client of this node's actor, which it starts when there is none."""
+    """Client of this node's actor."""
 
     def __init__(self, modules: Sequence[str], settings: Settings):
-        self._node = NodeActor(NodeVerifiers, (tuple(modules), settings), "verifiers", MAX_CONCURRENCY)
+        self._node = NodeActor("verifiers", NodeVerifiers, tuple(modules), settings, max_concurrency=MAX_CONCURRENCY)
 
     async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
-        """Judge one response; if the actor died, once more with a new one."""
         start = time.perf_counter()
         try:
             return await self._node.ask(lambda actor: actor.verify.remote(task, response, gold, dict(options)))
@@ -85,16 +82,12 @@ class SharedVerifiers:
 
 @functools.cache
 def _verifiers(key: str) -> NodeVerifiers | SharedVerifiers:
-    """The verifiers that this process uses, made once; the key is JSON of modules and settings."""
-    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*json.loads(key))
+    _, *modules_and_settings = json.loads(key)
+    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*modules_and_settings)
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
-    """What the user's messages in ``extra_info.raw_prompt`` say.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Return the text of the user's messages in ``extra_info.raw_prompt``. ``ValueError``: there are none."""
     if extra_info.get("raw_prompt") is None:
         raise ValueError(
             "math_strictness=no_restatement compares answers with extra_info.raw_prompt, which is not there; set "
@@ -116,10 +109,9 @@ def _task_options(task: str, extra_info: Mapping[str, Any], code_reward: str, ma
 
 
 def reward_info(verdict: Verdict) -> dict[str, Any]:
-    """What verl stores of a verdict: the same keys for every row.
+    """Return the columns that verl stores of a verdict.
 
-    A response that could not be judged has score 0 and ``grader_failure`` 1; ``prime.verifier.on_failure`` says what
-    the trainer makes of it.
+    A response that could not be judged has score 0 and ``grader_failure`` 1 (see ``prime.verifier.on_failure``).
     """
     score = 0.0 if verdict.score is None else verdict.score
     return {
@@ -134,14 +126,8 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _plain(settings: Settings | None) -> dict[str, dict[str, Any]]:
-    """Settings as dictionaries: they come as OmegaConf's own mappings, which do not travel well."""
-    return {str(task): {str(name): value for name, value in of.items()} for task, of in (settings or {}).items()}
-
-
 @functools.cache
 def _prepare(key: str) -> None:
-    """What :func:`prepare` does once for each configuration; the key is JSON of it."""
     sources, modules, verifiers = json.loads(key)
     for module in modules:
         importlib.import_module(module)
@@ -156,10 +142,9 @@ def prepare(
     code_reward: str = "all",
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
-    reward_router_address: str | None = None,
-    reward_model_tokenizer: Any = None,
-) -> None:
-    """Import the modules and register the sources; arguments are those of :func:`compute_score`.
+    **_: Any,
+) -> str:
+    """Import the modules and register the sources of :func:`compute_score`; return them and the settings as JSON.
 
     Raises:
         ImportError: a module cannot be imported.
@@ -169,7 +154,11 @@ def prepare(
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
-    _prepare(json.dumps([dict(sources or {}), list(modules), _plain(verifiers)]))
+    # They come as OmegaConf's mappings.
+    settings = {task: dict(values) for task, values in (verifiers or {}).items()}
+    key = json.dumps([dict(sources or {}), list(modules), settings])
+    _prepare(key)
+    return key
 
 
 async def compute_score(
@@ -186,34 +175,27 @@ async def compute_score(
     reward_router_address: str | None = None,
     reward_model_tokenizer: Any = None,
 ) -> dict[str, Any]:
-    """Judge one response, in the signature of verl's reward loop.
+    """Judge one response, in the signature of verl's reward loop. Return the columns of :func:`reward_info`.
 
     Args:
-        data_source: decides for the verifier (:mod:`prime_ext.verifiers.sources`).
+        data_source: selects the verifier (:mod:`prime_ext.verifiers.sources`).
         solution_str: the response.
         ground_truth: the gold answer, or the tests of a program.
-        extra_info: of the row. For multiple choice, ``options`` (their names) or ``n_options``; for mathematics,
-            ``raw_prompt``, which the reward managers ``naive_with_prompt`` and ``pspo_wrs`` add.
+        extra_info: of the row. Multiple choice reads ``options`` (their names) or ``n_options``, mathematics
+            ``raw_prompt``, which this package's reward managers add.
         sources: tasks of further data sources, ``{pattern: task}``.
         modules: modules to import, which call ``register_source`` and ``register_task``.
         code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
-        math_strictness: ``no_restatement``: an unevaluated expression is as right as its value, unless it stands in the
-            prompt (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``: also then, as in evaluation.
-        verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``: what the factories
-            in :mod:`prime_ext.verifiers.sources` take.
-        reward_router_address: given by verl when there is a reward model; not used.
-        reward_model_tokenizer: likewise.
-
-    Returns:
-        ``score`` and the rest of :func:`reward_info`.
+        math_strictness: ``no_restatement``: an unevaluated expression is as right as its value, unless the prompt has
+            it (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``: also then, as in evaluation.
+        verifiers: settings of the verifiers by task, e.g. ``{code: {seconds: 5, memory_mb: 512}}``.
+        reward_router_address, reward_model_tokenizer: of verl's reward model; not used.
 
     Raises:
         UnknownSource: no verifier is known for the data source.
-        ValueError: the prompt is needed and not there.
-        ImportError, ValueError: see :func:`prepare`.
+        ValueError, ImportError: the prompt is needed and missing; or see :func:`prepare`.
     """
-    prepare(sources, modules, code_reward, math_strictness, verifiers)
-    client = _verifiers(json.dumps([list(modules), _plain(verifiers)]))
+    client = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     return reward_info(await client.verify(source.task, solution_str, ground_truth, options))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reward managers of verl's reward loop (``reward.reward_manager.name``), which asks for one response at a time.
+"""Reward managers of verl's reward loop (``reward.reward_manager.name``), which judge one response at a time.
 
-* ``naive_with_prompt``: verl's ``naive``, which tells the reward function the prompt too.
-* ``naive_with_step_scores``: the same, and the scores of the steps of ``prime.steps`` beside it in the extra info, for
-  ``prime.process.scorer=step_scorer``. What becomes of a response without scores is ``prime.verifier.on_failure``.
+* ``naive_with_prompt``: verl's ``naive``, which also passes the prompt to the reward function.
+* ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for ``prime.process.scorer=step_scorer``.
+  ``prime.verifier.on_failure`` decides about a response without scores.
 * ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo`` and ``step_scorer``.
-  A response without scores has the reward 0 in place of one; what becomes of it is ``pspo.on_failure``.
+  A response without scores has the reward 0; ``pspo.on_failure`` decides about it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.compute_score import reward_info
-from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer, connect
+from prime_ext.reward.node_scorer import NodeScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
@@ -46,10 +46,10 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @register(NAME)
 class PromptRewardManager(NaiveRewardManager):
-    """Tells the reward function the messages of the prompt, as ``extra_info["raw_prompt"]``."""
+    """Passes the messages of the prompt to the reward function, as ``extra_info["raw_prompt"]``."""
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
+        """Return reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         data = data[-1:]
         extras = data.non_tensor_batch
         info = np.empty(1, dtype=object)
@@ -59,7 +59,6 @@ class PromptRewardManager(NaiveRewardManager):
 
 
 def _column(extras: Mapping[str, Any], name: str) -> Any:
-    """The value of a column of one row; None if there is no such column."""
     return extras[name][0] if name in extras else None
 
 
@@ -67,10 +66,7 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 class StepScoresRewardManager(PromptRewardManager):
     """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
-    Args:
-        config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer: as verl gives them; the
-            tokenizer is the policy's, the step scorer has its own.
-        scorer: scores responses; None for the scorer of this node, as the settings say.
+    ``scorer`` is None for the scorer of this node; all other arguments are verl's.
 
     Raises:
         SettingsError: a section is missing or wrong.
@@ -78,25 +74,17 @@ class StepScoresRewardManager(PromptRewardManager):
     """
 
     def __init__(
-        self,
-        config: DictConfig,
-        tokenizer: Any,
-        compute_score: Any,
-        reward_router_address: str | None = None,
-        reward_model_tokenizer: Any = None,
-        scorer: NodeStepScorer | SharedStepScorer | None = None,
+        self, config: DictConfig, tokenizer: Any, compute_score: Any, scorer: NodeScorer | None = None, **others: Any
     ):
-        super().__init__(config, tokenizer, compute_score, reward_router_address, reward_model_tokenizer)
+        super().__init__(config, tokenizer, compute_score, **others)
         steps, of_scorer = self.read_sections(config)
-        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, reward_router_address))
+        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, others.get("reward_router_address")))
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        """Where steps are, and who scores them."""
         steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
         return steps, step_scorer_settings.scorer_of(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
         failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
         return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
@@ -104,26 +92,18 @@ class StepScoresRewardManager(PromptRewardManager):
 
 @dataclass(frozen=True)
 class PricedChain:
-    """The reward of a response; all is None where its scores are missing.
-
-    Attributes:
-        reward: in all.
-        factor: h(n), the rule for single steps included.
-        score: the accumulated score F; None where every step is paid for itself.
-        paid: what the end of each step is paid; empty if nothing is paid at steps. It sums to the reward.
-    """
+    """The reward of a response; None where its scores are missing."""
 
     reward: float | None = None
-    factor: float | None = None
-    score: float | None = None
-    paid: tuple[float, ...] = ()
+    factor: float | None = None  # h(n), the rule for single steps included
+    score: float | None = None  # the accumulated score F; None where every step is paid for itself
+    paid: tuple[float, ...] = ()  # at the end of each step, with the reward as sum; empty if nothing is paid there
 
 
 class ChainPricing:
-    """Accumulation, shaping and credit as the section ``pspo`` says.
+    """Accumulation, shaping and credit of the section ``pspo``, in float64.
 
-    Everything is computed in float64, and refused if float32, in which rewards travel, cannot hold it: the shape
-    ``released`` grows without bound.
+    Rewards travel in float32; what that cannot hold is refused, since the shape ``released`` grows without bound.
     """
 
     def __init__(self, settings: pspo_settings.PSPOSettings):
@@ -133,11 +113,7 @@ class ChainPricing:
         self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
 
     def __call__(self, scores: Sequence[float]) -> PricedChain:
-        """The reward of a response with these scores of its steps; without a step it is 0.
-
-        Raises:
-            ValueError: scores that cannot be accumulated, or a reward that is not finite.
-        """
+        """Return the reward for the scores of steps, 0 without a step. ``ValueError``: it is not a finite number."""
         if not scores:
             return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
@@ -159,7 +135,7 @@ class ChainPricing:
 
 @register(pspo_settings.MANAGER)
 class PSPORewardManager(StepScoresRewardManager):
-    """Rewards step scores, and judges responses only where ``pspo.judge`` and a gold answer ask for it."""
+    """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is set."""
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         self.settings, of_scorer = pspo_settings.sections_of(config)
@@ -168,7 +144,6 @@ class PSPORewardManager(StepScoresRewardManager):
         return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Reward and extra info of one response; of several outputs of an agent loop, of the last one."""
         data = data[-1:]
         row = data[0]
         scored, verdict = await asyncio.gather(self._scoring(row), self._judged(data))
@@ -201,7 +176,6 @@ class PSPORewardManager(StepScoresRewardManager):
         return {"reward_score": reward, "reward_extra_info": info}
 
     def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
-        """What the scores are worth, or why there is no such number."""
         if scored.scores is None:
             return PricedChain(), scored.reason
         try:
@@ -210,7 +184,7 @@ class PSPORewardManager(StepScoresRewardManager):
             return PricedChain(), str(error)
 
     async def _judged(self, data: DataProto) -> dict[str, Any] | None:
-        """The verdict, with ``acc`` and ``grader_failure``; None if it is not asked for or there is no gold answer."""
+        """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or possible."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None
         if not self.settings.judge or gold is None or (isinstance(gold, str) and not gold):
@@ -227,7 +201,7 @@ class PSPORewardManager(StepScoresRewardManager):
 
 
 def _log_file(folder: str) -> Path:
-    """The file of this process: lines of several nodes in one file of a shared disk could mix."""
+    """Return the file of this process: lines of several nodes in one file of a shared disk could mix."""
     node = f"{ray.get_runtime_context().get_node_id()[:8]}_" if ray.is_initialized() else ""
     path = Path(folder).expanduser() / f"responses_{node}{os.getpid()}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,20 +211,18 @@ def _log_file(folder: str) -> Path:
 def _record(
     extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain, info: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A line of the log."""
     names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
-    texts, nothing = scored.cut.texts, [None] * len(scored.cut.texts)
+    texts = scored.cut.texts
+    nothing = [None] * len(texts)
     values = nothing if scored.scores is None else scored.scores.scores
+    steps = zip(texts, values, priced.paid or nothing, strict=True)
     return {
         "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
         "uid": str(extras.get("uid", "")),
         "rollout": int(extras["session_id"]) if extras.get("session_id") is not None else None,
         "data_source": str(extras.get("data_source", "")),
         "n_steps": len(texts),
-        "steps": [
-            {"text": text, "score": value, "paid": amount}
-            for text, value, amount in zip(texts, values, priced.paid or nothing, strict=True)
-        ],
+        "steps": [{"text": text, "score": value, "paid": amount} for text, value, amount in steps],
         **{name: info.get(name) for name in names},
         "failure": info["failure_detail"],
     }

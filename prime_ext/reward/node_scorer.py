@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step scorer of one node, shared by all reward workers on it: one model, one micro-batcher, one cache.
-
-It lives in a Ray actor (:mod:`prime_ext.reward.node_actor`), or, without Ray, in the calling process.
-"""
+"""The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`) or this process."""
 
 import asyncio
 import bisect
@@ -23,10 +20,10 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
-# Seconds that the first response of a batch waits for more, and tokens that are collected at most.
+# Seconds that the first response of a batch waits for more, and most tokens of a batch.
 WINDOW_SECONDS = 0.005
 BATCH_TOKENS = 16384
-# Responses that one actor has in hand at the same time; more wait in its queue.
+# Responses that an actor accepts at the same time; more wait in its queue.
 MAX_CONCURRENCY = 10_000
 # After this a node has no room for the actor, or its model does not load.
 START_SECONDS = 600.0
@@ -42,12 +39,8 @@ class _Request:
 class MicroBatcher:
     """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
 
-    Args:
-        scorer: scores lists of responses.
-        window_seconds: how long the first response of a batch waits for more.
-        max_tokens: tokens of a batch at most; a response with more is a batch of its own.
-        one_at_a_time: whether a batch waits for the one before it, as a model in this process makes it do anyway, and
-            takes with it what has arrived meanwhile. A server is asked for several at a time.
+    The first response of a batch waits ``window_seconds`` for more; one longer than ``max_tokens`` is a batch of its
+    own. With ``one_at_a_time``, for a model in this process, a batch waits for the one before it and grows meanwhile.
     """
 
     def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int, one_at_a_time: bool = False):
@@ -59,12 +52,7 @@ class MicroBatcher:
         self._running: set[asyncio.Task[None]] = set()
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Scores of one response, or why there are none; an error of the scorer is such a reason.
-
-        Args:
-            chain: the response.
-            tokens: its length, which counts towards the batch.
-        """
+        """Return the scores of one response of ``tokens`` tokens, or why there are none."""
         loop = asyncio.get_running_loop()
         if self._waiting and self._collected + tokens > self._max_tokens:
             self._send()
@@ -78,7 +66,7 @@ class MicroBatcher:
         try:
             return await request.done
         finally:
-            # Cancelled before the batch was sent: the others go without this one.
+            # If it was cancelled before the batch was sent.
             self._forget(request)
 
     def _forget(self, request: _Request) -> None:
@@ -112,7 +100,7 @@ class MicroBatcher:
                 raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(requests)} responses")
         except Exception as error:
             if len(requests) > 1:
-                # The others of the batch must not fail with the one that broke it.
+                # Find the one that broke the batch.
                 await asyncio.gather(*(self._work([request]) for request in requests))
                 return
             if not isinstance(error, StepRMError):
@@ -124,7 +112,7 @@ class MicroBatcher:
 
 
 class NodeStepScorer:
-    """The Ray actor of a node; or, without Ray, the scorer of this process."""
+    """The scorer in the Ray actor of a node or in this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
         if scorer.kind == "local":
@@ -134,7 +122,7 @@ class NodeStepScorer:
 
                 torch.set_num_threads(actor.cpu_threads)
             if actor.num_gpus == 0 and scorer.device is None:
-                # Whatever this process may see of the GPUs belongs to others.
+                # The GPUs that this process sees belong to others.
                 scorer = replace(scorer, device="cpu")
         scores = build_scorer(scorer, router_address)
         self._batcher = MicroBatcher(scores, WINDOW_SECONDS, BATCH_TOKENS, one_at_a_time=scorer.kind == "local")
@@ -143,15 +131,16 @@ class NodeStepScorer:
         return await self._batcher.score(chain, tokens)
 
     async def ready(self) -> None:
-        """Returns when the model is loaded."""
+        """Return when the model is loaded."""
 
 
 class SharedStepScorer:
-    """A client of this node's actor, which it starts when there is none."""
+    """Client of this node's actor."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
         self._num_gpus = scorer.actor.num_gpus
-        self._node = NodeActor(NodeStepScorer, (scorer, router_address), "step_scorer", MAX_CONCURRENCY, self._num_gpus)
+        options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": self._num_gpus}
+        self._node = NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)
         self._ready: Any = None  # the actor whose model is loaded
 
     async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
@@ -161,7 +150,6 @@ class SharedStepScorer:
         return await actor.score.remote(chain, tokens)
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Scores of one response; if the actor died, once more with a new one."""
         try:
             return await self._node.ask(lambda actor: self._ask(actor, chain, tokens))
         except (asyncio.TimeoutError, TimeoutError):
@@ -175,11 +163,9 @@ class SharedStepScorer:
             return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
 
 
-def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeStepScorer | SharedStepScorer:
-    """The scorer that this process asks: that of the node where Ray runs, its own elsewhere.
+NodeScorer = NodeStepScorer | SharedStepScorer
 
-    Raises:
-        StepRMError: without Ray, a model that cannot work.
-    """
-    cls = SharedStepScorer if ray.is_initialized() else NodeStepScorer
-    return cls(scorer, router_address)
+
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeScorer:
+    """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
+    return (SharedStepScorer if ray.is_initialized() else NodeStepScorer)(scorer, router_address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of what reward managers with step scores tell of responses beside their rewards."""
+"""Metrics of the extra info that reward managers with step scores return."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,14 +31,14 @@ MEANS = (
     "scorer_seconds",
     *HISTOGRAM,
 )
-# Those of the scores, which PRIME logs as the PRM's.
+# PRIME logs these as the PRM's.
 MEANS_OF_SCORES = ("step_score", "lowest_step_score", "contexts_cut", "steps_cut", "scorer_seconds")
-# What was not judged has no such value, whatever number stands there for verl.
+# What was not judged has no such value; the number there is for verl.
 _UNLESS = {"acc": "grader_failure", "score": FAILURE, "outcome_reward": FAILURE}
 
 
 def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Metrics of the responses of a step: means over those that have a value."""
+    """Return the metrics of PSPO: means over the responses that have a value."""
     counts = [info["n_steps"] for info in infos]
     if not counts:
         return {}
@@ -47,7 +47,7 @@ def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def score_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Metrics of the scores of a step of PRIME: means over the responses that have a value."""
+    """Return the metrics of step scores in PRIME: means over the responses that have a value."""
     return {f"prm/{name}": mean for name, mean in _means(infos, MEANS_OF_SCORES)}
 
 

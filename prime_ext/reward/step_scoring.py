@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a response and their scores, for reward managers: of verl's reward loop, one response at a time."""
+"""Steps of a response and their scores, for reward managers."""
 
 import asyncio
 import json
@@ -11,28 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.reward.node_scorer import NodeStepScorer, SharedStepScorer
+from prime_ext.reward.node_scorer import NodeScorer
 from prime_ext.reward.pspo_info import FAILURE, HISTOGRAM
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
 logger = logging.getLogger(__name__)
 
-# Responses without scores that each reward worker writes a line about.
-WARNINGS = 20
-_LONGEST = 200
+WARNINGS = 20  # about responses without scores, by each reward worker
+_LONGEST = 200  # characters
 
 
 @dataclass(frozen=True)
 class ScoredSteps:
-    """A response, cut and scored.
+    """A response with its steps and their scores, or the reason why there are none.
 
-    Attributes:
-        cut: its steps.
-        n_tokens: its length.
-        scores: one for each step; None for a response that could not be scored.
-        reason: why it could not; empty otherwise.
-        seconds: from the cut to the scores, waiting included.
+    ``seconds``: from the cut to the scores, waiting included.
     """
 
     cut: Cut
@@ -42,8 +36,10 @@ class ScoredSteps:
     seconds: float
 
     def info(self) -> dict[str, Any]:
-        """What is told beside the reward; None where scores are missing. What is to be a share is 0 or 1 here, since
-        verl takes means of numbers. Lists travel as JSON texts, of which it makes no metrics."""
+        """Return the extra info of the reward; None where scores are missing.
+
+        verl takes means of numbers, so that shares are 0 or 1 here, and ignores texts, so that lists are JSON.
+        """
         count, scores = len(self.cut.texts), self.scores
         values = () if scores is None else scores.scores
         shares = {name: float(low <= count <= high) for name, (low, high) in HISTOGRAM.items()}
@@ -63,14 +59,13 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Cuts responses, in tokens of the policy, into steps with content and asks for their scores."""
+    """Cuts responses, in tokens of the policy, into steps with content and lets them be scored."""
 
-    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeStepScorer | SharedStepScorer):
+    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeScorer):
         self._cutter, self._scorer = ResponseCutter(steps, tokenizer), scorer
         self._failures = 0
 
     async def __call__(self, row: Any) -> ScoredSteps:
-        """The steps and scores of a row of the reward loop."""
         ids, loop = response_ids(row), asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
         start = time.perf_counter()
@@ -90,7 +85,7 @@ class StepScoring:
         return outcome, ""
 
     def failure_info(self, scored: ScoredSteps, reasons: Sequence[str]) -> dict[str, Any]:
-        """Whether the response has no reward, and why; the first ones get a line in the log, all are in the metrics."""
+        """Return the columns for a response without a reward, and log the first ones."""
         if reasons:
             self._failures += 1
             level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
@@ -99,7 +94,6 @@ class StepScoring:
 
 
 def response_ids(row: Any) -> list[int]:
-    """Tokens of the response of a row of the reward loop, without padding."""
     response = row.batch["responses"]
     length = row.non_tensor_batch.get("response_len")
     if length is None:
@@ -108,7 +102,7 @@ def response_ids(row: Any) -> list[int]:
 
 
 def question(extras: Mapping[str, Any]) -> str:
-    """What is asked, for models that were trained with it: ``extra_info.question``, else the user's last message."""
+    """Return the question for models trained with it: ``extra_info.question``, else the user's last message."""
     extra = extras.get("extra_info")
     if isinstance(extra, Mapping) and isinstance(extra.get("question"), str):
         return extra["question"]

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a problem of RL looks like to the policy: the short system prompt of the actions, and the suffixes.
+"""Chats of RL problems: the system prompt of the actions, and suffixes about the form of the answer.
 
-The system prompt names the seven actions of the action-centric chain of thought and shows the form of a response, as
-the one of Eurus-2-RL-Data does; the wording is ours. A policy that was trained on other words should see those:
-``--system-prompt FILE`` of the converters. The suffixes say how the verifiers want the answer; they are those of
-Eurus-2-RL-Data.
+The suffixes are those of Eurus-2-RL-Data. The system prompt names the same seven actions and form of a response as the
+one there, in our words; a policy trained on other words should get them by ``--system-prompt FILE``.
 """
 
 from collections.abc import Mapping
@@ -37,10 +35,7 @@ NAMED_PROMPTS = {"actions": SYSTEM_PROMPT, "none": ""}
 
 
 def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
-    """The system message that ``--system-prompt`` asks for: one of ``named``, or the text of a file.
-
-    ``SourceError``: no such file, or no text in it.
-    """
+    """Return the system message of ``--system-prompt``: one of ``named``, or the text of a file (``SourceError``)."""
     if value in named:
         return named[value]
     try:
@@ -54,6 +49,6 @@ def read_system_prompt(value: str, named: Mapping[str, T]) -> T | str:
 
 
 def messages(problem: str, ability: str, system: str = SYSTEM_PROMPT) -> list[dict[str, str]]:
-    """The chat that shows a problem of ``math`` or ``code``; an empty system message is none."""
+    """Return the chat of a problem of ``math`` or ``code``, without an empty system message."""
     user = {"role": "user", "content": problem + SUFFIXES[ability]}
     return [{"role": "system", "content": system}, user] if system else [user]

@@ -5,13 +5,12 @@
       - class_name: prime_ext.tasks.calculator_tool.CalculatorTool
         config: {type: native, rewards: {malformed: -0.1}}
 
-What the policy writes is read by the parser below and never evaluated as a program. Length of the text, digits of every
-number and time are bounded, so that no expression costs more than a fraction of a millisecond.
+The parser below reads what the policy writes; nothing is evaluated as a program. The length of the text and the digits
+of every number are bounded, so that no expression costs more than a fraction of a millisecond.
 """
 
 import hashlib
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,40 +22,32 @@ OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.
 FIELD = "calculator"
 TIMED_OUT = "the calculation took too long"
+_MOST_CHARACTERS = 200
 
 _TOKEN = re.compile(r"[ \t]*(?:([0-9]+)|([-+*()]))")
 _RANK = {"(": 0, "+": 1, "-": 1, "*": 2, "negative": 3}
 
 
 class Refused(ValueError):
-    """No result; ``outcome``: ``malformed`` (it is no expression), ``error`` (a number is too large) or ``timeout``."""
+    """No result. ``outcome``: ``malformed`` (not an expression), ``error`` (a number is too large) or ``timeout``."""
 
     def __init__(self, outcome: str, message: str):
         super().__init__(message)
         self.outcome = outcome
 
 
-def calculate(text: str, most_characters: int = 200, most_digits: int = 30, deadline: float = float("inf")) -> int:
-    """The value of an expression such as ``-(2 + 3) * 4``; ASCII digits, ``*`` before ``+`` and ``-``.
+def calculate(text: str, most_digits: int = 30) -> int:
+    """Return the value of an expression such as ``-(2 + 3) * 4``.
 
-    Args:
-        text: the expression.
-        most_characters: of it.
-        most_digits: of each number in it, and of each intermediate result.
-        deadline: as ``time.monotonic`` tells it.
-
-    Raises:
-        Refused: with the outcome and one line that the policy can read.
+    ``most_digits`` bounds every number and intermediate result. ``Refused``: with one line that the policy can read.
     """
-    if len(text) > most_characters:
-        raise Refused("malformed", f"the expression has more than {most_characters} characters")
+    if len(text) > _MOST_CHARACTERS:
+        raise Refused("malformed", f"the expression has more than {_MOST_CHARACTERS} characters")
     text, at, number_next, limit = text.rstrip(), 0, True, 10**most_digits
     values: list[int] = []
     pending: list[str] = []
 
     def reduce() -> None:
-        if time.monotonic() > deadline:
-            raise Refused("timeout", TIMED_OUT)
         operator, right = pending.pop(), values.pop()
         if operator == "negative":
             values.append(-right)
@@ -114,22 +105,16 @@ SCHEMA = schema_of(
 class CalculatorTool(CountedTool):
     """``calculator(expression)``. The answer is the result, or one line that says why there is none.
 
-    Args:
-        config: ``most_characters``, ``most_digits``, ``timeout_seconds``; ``rewards``; and ``timeout_share``: share
-            of calls that are answered as if they had taken too long, for agents that must learn to ask again. A hash
-            of the trajectory so far chooses them, so that a run can be repeated.
-        tool_schema: None for the schema of this class.
-
-    Raises:
-        ValueError: a reward of an outcome that does not exist, or a share that is none.
+    ``config`` may have ``rewards``, ``most_digits`` (30), and ``timeout_share``: share of calls that are answered as if
+    they had taken too long, for agents that must learn to ask again. A hash of the trajectory so far chooses them, so
+    that a run can be repeated. ``ValueError``: a wrong outcome or share.
     """
 
-    title, schema, field, known_outcomes = "calculator", SCHEMA, FIELD, OUTCOMES
+    schema, known_outcomes = SCHEMA, OUTCOMES
 
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
         super().__init__(config, tool_schema)
-        self._bounds = {name: int(config[name]) for name in ("most_characters", "most_digits") if name in config}
-        self._seconds = float(config.get("timeout_seconds", 1.0))
+        self._most_digits = int(config.get("most_digits", 30))
         self._timeout_share = float(config.get("timeout_share", 0.0))
         if not 0.0 <= self._timeout_share <= 1.0:
             raise ValueError(f"timeout_share={self._timeout_share:g} of the calculator is not in [0, 1]")
@@ -139,12 +124,12 @@ class CalculatorTool(CountedTool):
             if self._timeout_share and agent_data is not None:
                 if _share_of(agent_data.prompt_ids) < self._timeout_share:
                     raise Refused("timeout", TIMED_OUT)
-            return "result", str(calculate(text, **self._bounds, deadline=time.monotonic() + self._seconds))
+            return "result", str(calculate(text, self._most_digits))
         except Refused as refused:
             return refused.outcome, f"Error: {refused}"
 
 
 def _share_of(tokens: Sequence[int]) -> float:
-    """A number in [0, 1) that looks random and is the same for the same tokens."""
+    """Hash tokens to a number in [0, 1)."""
     digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of a benchmark's rows: finding them, reading them as text, and what is wrong with them."""
+"""Cells of a benchmark's rows: find them, and read them as text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A text with the values in place of their names. One pass: braces inside a value are the value's."""
+    """Fill in values for their names in one pass: braces inside a value stay."""
     return PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 class RowError(ValueError):
-    """A row that does not fit the task; the message says why."""
+    """A row does not fit the task; the message says why."""
 
 
 def _with_one_group(pattern: str) -> str:
@@ -31,20 +31,14 @@ def _with_one_group(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Pick:
-    """A text from a cell.
-
-    Attributes:
-        columns: of which the first that a row has counts. ``meta.difficulty`` is ``difficulty`` of an object in the
-            column ``meta``.
-        pattern: regular expression with one group, the text; empty for the whole cell.
-    """
+    """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an object in ``meta``."""
 
     __pydantic_config__ = NO_OTHER_KEYS
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""
+    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""  # empty for the complete cell
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """The text. ``RowError``: the column is missing, no text, or does not match."""
+        """Return the text. ``RowError``: the column is missing, not a text, or does not match."""
         column = first_of(row, self.columns)
         text = text_of_cell(cell(row, column), column)
         if not self.pattern:
@@ -57,17 +51,16 @@ class Pick:
 
 @dataclass(frozen=True)
 class Composed:
-    """A field that is a text around cells: the first text whose cells a row all has, and none of them empty.
+    """A text around cells: the first of ``texts`` whose cells, ``{{column}}``, a row has and fills.
 
-    Attributes:
-        texts: with ``{{column}}`` where a cell goes, which stays as it is, white space at its ends included.
+    Cells keep white space at their ends.
     """
 
     __pydantic_config__ = NO_OTHER_KEYS
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """The text. ``RowError``: the row has the cells of no text."""
+        """Return the text. ``RowError``: the row has the cells of no text."""
         for text in self.texts:
             if all(has(row, column) and _is_filled(cell(row, column), column) for column in PLACEHOLDER.findall(text)):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
@@ -84,12 +77,12 @@ Shown = Annotated[
 
 
 def _is_filled(value: Any, column: str) -> bool:
-    """Whether a cell is neither null nor blank; ``RowError``: it is no text and no number."""
+    """Return whether a cell is neither null nor blank. ``RowError``: it is neither text nor number."""
     return value is not None and bool(str(value).strip()) and bool(text_of_cell(value, column))
 
 
 def has(row: Mapping[str, Any], column: str) -> bool:
-    """Whether a row has a column; see :class:`Pick` for its name."""
+    """Return whether a row has a column, named as in :class:`Pick`."""
     outer, dot, inner = column.partition(".")
     if column in row or not dot:
         return column in row
@@ -97,7 +90,7 @@ def has(row: Mapping[str, Any], column: str) -> bool:
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """The cell of a row. ``RowError``: there is none."""
+    """Return the cell of a row. ``RowError``: there is none."""
     first_of(row, [column])
     if column in row:
         return row[column]
@@ -106,7 +99,7 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The first of the columns that a row has. ``RowError``: it has none."""
+    """Return the first of the columns that a row has. ``RowError``: it has none."""
     for column in columns:
         if has(row, column):
             return column
@@ -114,15 +107,11 @@ def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def held(row: Mapping[str, Any]) -> str:
-    """The columns of a row, for messages."""
     return f"it has {', '.join(map(str, row)) or 'none'}"
 
 
 def text_of_cell(value: Any, column: str) -> str:
-    """A cell as text; numbers are written as Python writes them.
-
-    ``RowError``: it is no text and no number, or empty, or cannot be written as UTF-8.
-    """
+    """Read a cell as text. ``RowError``: it is neither text nor number, or empty, or not valid UTF-8."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")
     text = str(value).strip()
@@ -134,7 +123,7 @@ def text_of_cell(value: Any, column: str) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8; what JSON escapes need not be."""
+    """Return whether a text can be written as UTF-8, unlike some escapes of JSON."""
     try:
         text.encode()
     except UnicodeEncodeError:

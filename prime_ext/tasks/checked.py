@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of YAML files: the types that pydantic checks them by, and one line for what is wrong."""
+"""Types of values in YAML files, and one line for a value that is wrong."""
 
 import difflib
 import re
@@ -9,21 +9,17 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-# A dataclass with this as its __pydantic_config__ has no other keys than its fields.
+# The __pydantic_config__ of a dataclass without other keys than its fields.
 NO_OTHER_KEYS = ConfigDict(extra="forbid")
 T = TypeVar("T")
 
 
 class Wrong(ValueError):
-    """What is wrong with a key; whoever read the file adds its name."""
+    """A wrong key; the caller adds the name of the file."""
 
 
 def checked(adapter: TypeAdapter[T], content: Any) -> T:
-    """What a file holds as the dataclass of the adapter.
-
-    Raises:
-        Wrong: one line with the first key that is wrong, what it is and what would be right.
-    """
+    """Return the content of a file as the dataclass of the adapter. ``Wrong``: one line about the first wrong key."""
     if not isinstance(content, dict):
         raise Wrong(f"the file must be a mapping that is not empty, got {content!r}")
     for key in content:
@@ -52,7 +48,6 @@ def _one_line(error: ValidationError, adapter: TypeAdapter[Any]) -> str:
 
 
 def _keys(schema: Any) -> Iterable[str]:
-    """All keys that a JSON schema names."""
     found = set(schema.get("properties", ()))
     return found.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
 

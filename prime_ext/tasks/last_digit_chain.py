@@ -3,13 +3,12 @@ r"""The task of the quickstart, "last-digit chain": mental arithmetic with visib
 
 A prompt is a start digit and 4 to 7 operations, applied from left to right (no precedence), every value modulo 10:
 ``3*9+6*7?``. The response shows every step and boxes the last value: ``3*9=7;7+6=3;3*7=1;\boxed{1}``. Operations are
-``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9: all of them are invertible modulo 10, so that one wrong step always
-makes the answer wrong (only a second error can cancel it).
+``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9: all are invertible modulo 10, so that only a second wrong step can
+cancel one.
 
-The warm start imitates *noisy demonstrators* on purpose. Every fact ``a op b`` has its own probability of being
-answered wrongly, drawn from a Beta distribution with the wanted mean, and one fixed wrong result; the demonstrator
-carries on from its wrong value. A model trained on these demonstrations has systematic misconceptions, which is the
-head-room reinforcement learning is shown on.
+The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error, drawn from a Beta
+distribution with the wanted mean, and one fixed wrong result, from which the demonstrator goes on. A model trained on
+this has systematic misconceptions, which reinforcement learning can mend.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.math import MathVerifier
@@ -28,18 +27,16 @@ OPERANDS = {"+": tuple(range(1, 10)), "-": tuple(range(1, 10)), "*": (3, 7, 9)}
 CHAIN_LENGTHS = (4, 5, 6, 7)
 _APPLY = {"+": operators.add, "-": operators.sub, "*": operators.mul}
 
-# Percent of all prompts, by hash, that belong to each split: disjoint whatever the seeds and sizes are.
+# Percent of all prompts, by hash, in each split: disjoint whatever the seeds and sizes.
 SPLITS = {"test": (0, 10), "val": (10, 15), "sft": (15, 60), "train": (60, 100)}
 
-# The concentration of the Beta distribution of error probabilities: small, so that most facts are either known well
-# or mistaken often.
+# Of the Beta distribution of error probabilities: small, so that most facts are known well or mistaken often.
 MISCONCEPTION_CONCENTRATION = 2.4
 
 _PROMPT = re.compile(r"(\d)((?:[+\-*]\d)+)\?")
 _OPERATION = re.compile(r"([+\-*])(\d)")
 _STEP = re.compile(r"(\d)([+\-*])(\d)=(\d)")
 
-# The verifier that training uses for this data source too (train.sh names it).
 _verifier = MathVerifier()
 
 
@@ -68,7 +65,7 @@ class Problem:
 
 
 def parse_prompt(prompt: str) -> Problem:
-    """Read a problem back from its prompt. ``ValueError``: the text is not a prompt of this task."""
+    """Read a problem from its prompt. ``ValueError``: the text is not a prompt of this task."""
     match = _PROMPT.fullmatch(prompt)
     if match is None:
         raise ValueError(f"not a last-digit chain such as '3*9+6?': {prompt!r}")
@@ -77,16 +74,13 @@ def parse_prompt(prompt: str) -> Problem:
 
 
 def split_of(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
-    """Return the split a prompt belongs to (``test``, ``val``, ``sft`` or ``train``), decided by a hash of its text."""
+    """Return the split of a prompt (``test``, ``val``, ``sft`` or ``train``) by a hash of its text."""
     bucket = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
     return next(name for name, (low, high) in splits.items() if low <= bucket < high)
 
 
 def error_probability(mean_error: float, rng: random.Random) -> float:
-    """How often a demonstrator gets something wrong: Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``.
-
-    ``ValueError``: ``mean_error`` is outside [0, 1).
-    """
+    """Draw from Beta(2.4 m, 2.4 (1 - m)) with mean m = ``mean_error``. ``ValueError``: it is outside [0, 1)."""
     if not 0 <= mean_error < 1:
         raise ValueError(f"mean_error must be in [0, 1), got {mean_error}")
     alpha, beta = MISCONCEPTION_CONCENTRATION * mean_error, MISCONCEPTION_CONCENTRATION * (1 - mean_error)
@@ -96,7 +90,7 @@ def error_probability(mean_error: float, rng: random.Random) -> float:
 def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS) -> list[Problem]:
     """Draw ``count`` different problems of one split; the chain length is uniform over ``chain_lengths``.
 
-    ``ValueError``: the split is unknown, or there are not clearly more problems in it than wanted.
+    ``ValueError``: the split is unknown, or too small.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {sorted(SPLITS)}, got {split!r}")
@@ -118,21 +112,17 @@ def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence
     return list(problems.values())
 
 
-@dataclass(frozen=True)
-class Misconception:
-    """How a demonstrator gets one fact wrong: how often, and with which result."""
+class Misconception(NamedTuple):
+    """A fact that a demonstrator sometimes gets wrong."""
 
     error_probability: float
     wrong_result: int
 
 
 def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, int], Misconception]:
-    """Draw one misconception per fact ``(value, operator, operand)``.
-
-    The error probability is that of :func:`error_probability`, which raises ValueError; the wrong result is uniform
-    over the nine wrong digits.
-    """
-    rng, table = random.Random(seed), {}
+    """Draw a misconception for each fact ``(value, operator, operand)``, uniform over the nine wrong results."""
+    rng = random.Random(seed)
+    table = {}
     for value in range(10):
         for operator, operands in OPERANDS.items():
             for operand in operands:
@@ -143,7 +133,7 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, in
 
 
 def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], rng: random.Random) -> str:
-    """Write the response of a noisy demonstrator, who carries on from a wrong value without noticing."""
+    """Write the response of a noisy demonstrator, who goes on from a wrong value."""
     value, parts = problem.start, []
     for operator, operand in problem.operations:
         fact = misconceptions[value, operator, operand]
@@ -155,36 +145,27 @@ def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Mis
 
 
 def solve(problem: Problem) -> str:
-    """Write the right response."""
     return demonstrate(problem, draw_misconceptions(0.0, seed=0), random.Random(0))
 
 
 @dataclass(frozen=True)
 class StepCheck:
-    """What the rule says about one visible step.
+    """One visible step and its correctness."""
 
-    Attributes:
-        text: the step as written, without the ``;`` behind it.
-        start: offset of its first character in the response.
-        result: offset of its result digit, or None if it does not read as ``a op b = c``.
-        follows_prompt: it starts from the value stated before (right or wrong) and applies the operation that is next.
-        arithmetic_right: ``a op b = c`` is true modulo 10.
-    """
-
-    text: str
-    start: int
-    result: int | None
-    follows_prompt: bool
-    arithmetic_right: bool
+    text: str  # without ;
+    start: int  # offset of the first character in the response
+    result: int | None  # offset of the result digit, None if the step is not of the form a op b = c
+    follows_prompt: bool  # starts from the value stated before, right or wrong, and applies the next operation
+    arithmetic_right: bool  # a op b = c is true modulo 10
 
     @property
     def locally_right(self) -> bool:
-        """The step itself is right, even if an earlier one was not."""
+        """Return whether the step is right, even if an earlier one was not."""
         return self.follows_prompt and self.arithmetic_right
 
 
 def check_steps(prompt: str, response: str) -> list[StepCheck]:
-    """Check each visible step (each piece of the response that ends in ``;``) for local correctness."""
+    """Check each step, a piece of the response that ends in ``;``, for local correctness."""
     problem = parse_prompt(prompt)
     checks: list[StepCheck] = []
     offset, value = 0, problem.start
@@ -203,10 +184,7 @@ def check_steps(prompt: str, response: str) -> list[StepCheck]:
 
 
 def outcome_reward(response: str, ground_truth: str) -> float:
-    """Return 1.0 if the verifier finds the ground truth in the last box, else 0.0. The steps do not count.
-
-    ``RuntimeError``: the verifier could not decide.
-    """
+    """Return 1.0 if the last box holds the ground truth, else 0.0. ``RuntimeError``: the verifier could not decide."""
     verdict = _verifier.verify(response, ground_truth)
     if verdict.score is None:
         raise RuntimeError(f"the verifier could not judge {response!r}: {verdict.detail}")
@@ -214,7 +192,7 @@ def outcome_reward(response: str, ground_truth: str) -> float:
 
 
 def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Rows of the quickstart's task. ``SourceError``: there are not so many problems."""
+    """Yield rows of the quickstart's task. ``SourceError``: there are not enough problems."""
     try:
         problems = generate_problems({"validation": "val"}.get(split, split), count, seed)
     except ValueError as error:

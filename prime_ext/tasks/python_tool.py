@@ -16,8 +16,6 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from prime_ext.tasks.counted_tool import CountedTool, schema_of
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 
-# Field of a rollout's extra_fields with the number of calls by outcome.
-FIELD = "python"
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 _LIMITS = ("seconds", "memory_bytes", "output_bytes")
 
@@ -35,20 +33,13 @@ def _sandbox(workers: int) -> Sandbox:
 
 
 class PythonTool(CountedTool):
-    """``python(code)``. The answer is what the program prints, and how it failed if it did.
+    """``python(code)``. The answer is the output of the program, and its error.
 
-    Args:
-        config: ``seconds``, ``memory_bytes``, ``output_bytes``: limits of a run; ``workers``: runs at a time in a
-            process of verl's agent loop (default 2); ``rewards``: what a call is worth by outcome
-            (:data:`OUTCOMES`), 0 where nothing is said.
-        tool_schema: None for the schema of this class.
-
-    Raises:
-        ValueError: a reward of an outcome that does not exist, or a limit that is none.
-        SandboxUnavailable: this machine cannot confine programs.
+    ``config`` may have ``rewards``, ``seconds``, ``memory_bytes`` and ``output_bytes`` (limits of a run), and
+    ``workers``: runs at a time in a process of verl's agent loop (2). ``ValueError``: a wrong outcome or limit.
     """
 
-    title, schema, field, known_outcomes = "Python tool", SCHEMA, FIELD, OUTCOMES
+    schema, known_outcomes = SCHEMA, OUTCOMES
 
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
         super().__init__(config, tool_schema)

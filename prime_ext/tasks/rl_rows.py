@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of verl's RL schema, and parquet files of them.
-
-Every row has ``data_source`` (decides for the verifier), ``prompt`` (chat messages), ``ability``, ``reward_model``
-(``style: rule`` and ``ground_truth``) and ``extra_info``; the last differs between kinds of data.
-"""
+"""Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of data."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +15,7 @@ ROWS_PER_WRITE = 5_000
 
 
 def rl_schema(extra_info: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The schema of a file whose ``extra_info`` has these fields."""
+    """Return the schema of a file whose ``extra_info`` has these fields."""
     return pa.schema(
         {
             "data_source": pa.string(),
@@ -42,7 +38,6 @@ def rl_row(
     ground_truth: str,
     extra_info: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A row that a rule judges."""
     return {
         "data_source": data_source,
         "prompt": [dict(message) for message in messages],
@@ -82,7 +77,7 @@ class RowWriter:
 
 
 def refuse_leftovers(folder: Path, written: Collection[str]) -> None:
-    """Outputs of an earlier run beside new ones that do not replace them are a ``SourceError``."""
+    """Raise ``SourceError`` if outputs of an earlier run would remain next to the new ones."""
     for path in (folder / f"{name}.parquet" for name in OUTPUTS if name not in written):
         if path.exists():
             message = "is of an earlier run and would not fit the new files; remove it, or write elsewhere"

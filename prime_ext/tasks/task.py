@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark as the evaluation and the RL data see it: where its rows are, what a model is shown, what is right.
+"""A benchmark: its rows, its prompts and its gold answers, for evaluation and for RL data.
 
-A task is read from one declarative file by :mod:`prime_ext.tasks.task_file`. The same definition makes the rows
-of RL and the prompts of the evaluation, so that the two cannot differ.
+:mod:`prime_ext.tasks.task_file` reads a task from one declarative file.
 """
 
 import json
@@ -22,7 +21,6 @@ from prime_ext.verifiers.sources import source_of
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
 Split = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
-# Of programs; see :class:`Task`.
 Limit = Annotated[str, Field(pattern=r"^seconds(_per_problem)?$")]
 DEFAULT_PROMPT = "default"
 # Metrics of single responses; tasks of other kinds have the first only.
@@ -37,36 +35,23 @@ Options = Annotated[
 
 @dataclass(frozen=True)
 class Source:
-    """Where the rows are.
-
-    Attributes:
-        hub: id of the data set on the Hugging Face hub; empty if there is none.
-        revision: commit on the hub; empty for the newest.
-        files: files on the hub by split.
-        local: files below a data folder by split.
-        rows: rows of the local files by split, as published; of those, the ones that belong to the task.
-        where: regular expression by column; only rows in which each is found belong to the task.
-        origin: where the local files are published, for whoever does not have them.
-        generated: instead of all that, a name of ``GENERATED`` in ``last_digit_chain``, which makes the rows;
-            ``rows`` says how many.
-    """
+    """Origin of the rows."""
 
     __pydantic_config__ = NO_OTHER_KEYS
-    hub: Text = ""
-    revision: Text = ""
-    files: Mapping[Split, Texts] = field(default_factory=dict)
-    local: Mapping[Split, Paths] = field(default_factory=dict)
-    rows: Mapping[Split, Count] = field(default_factory=dict)
-    where: Mapping[str, Pattern] = field(default_factory=dict)
-    origin: Text = ""
-    generated: Text = ""
+    hub: Text = ""  # id of the data set on the Hugging Face hub
+    revision: Text = ""  # commit on the hub; empty for the newest
+    files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
+    local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
+    rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
+    where: Mapping[str, Pattern] = field(default_factory=dict)  # only rows in which each column matches belong to it
+    origin: Text = ""  # address where the local files are published
+    generated: Text = ""  # name of GENERATED in last_digit_chain, which makes rows, in place of files
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the files belongs to the task. ``RowError``: it lacks a column by which that is decided."""
+        """Return whether a row of the files belongs to the task. ``RowError``: it lacks a column of ``where``."""
         return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
-        """Files by split: those of a data folder, or those on the hub."""
         return self.local if local else self.files
 
 
@@ -76,7 +61,6 @@ def _style(name: str) -> str:
     return name
 
 
-# How an answer is found in a text.
 Style = Annotated[Text, AfterValidator(_style)]
 Answer = Annotated[str, BeforeValidator(str)]
 AnyCase = Annotated[Text, AfterValidator(str.casefold)]
@@ -84,31 +68,21 @@ AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 
 @dataclass(frozen=True)
 class Gold:
-    """One way in which a source says what is right.
-
-    Attributes:
-        columns: one column that holds the gold answer, or several. Those of programs make a JSON object of tests.
-        values: what each value of the column stands for, in any case; empty if it is the answer itself.
-        extract: how the answer is found in the column (a style of :mod:`prime_ext.verifiers.math.extraction`), where it
-            holds a whole solution; empty if it holds the answer.
-        unit: column with the unit of the answer; empty for none. A response may leave it out, but not state another.
-        tolerance: column that says how far a number may be from the answer; empty for none.
-        corrections: gold answers in full by what the source says, for answers that nothing a model writes would equal.
-    """
+    """Gold answers of a source."""
 
     __pydantic_config__ = NO_OTHER_KEYS
+    # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
-    values: Mapping[AnyCase, Answer] = field(default_factory=dict)
-    extract: Style = ""
-    unit: Text = ""
-    tolerance: Text = ""
-    corrections: Mapping[str, Text] = field(default_factory=dict)
+    values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
+    extract: Style = ""  # for a column with a complete solution
+    unit: Text = ""  # column with the unit, which a response may leave out
+    tolerance: Text = ""  # column with the largest distance of a number from the answer
+    corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
-        """The gold answer of a row that has the columns, and what the verifier is told besides.
+        """Return the gold answer of a row that has the columns, and options of the verifier.
 
-        With ``as_tests`` the columns are the tests of programs. ``RowError``: there is no answer in the columns, or the
-        tolerance is none.
+        With ``as_tests`` the columns are tests of programs. ``RowError``: no answer in the columns, or no tolerance.
         """
         if as_tests:
             return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True), {}
@@ -125,7 +99,7 @@ class Gold:
     def _answer(self, row: Mapping[str, Any], column: str) -> str:
         value = cell(row, column)
         if isinstance(value, list):
-            # Several answers: all of them are wanted.
+            # All of several answers are wanted.
             value = ", ".join(text_of_cell(item, column) for item in value)
         text = text_of_cell(value, column)
         if self.extract:
@@ -144,7 +118,7 @@ class Gold:
 
 
 def _with_unit(answer: str, unit: str) -> str:
-    r"""The answer followed by its unit, in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX already."""
+    r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX already."""
     answer = answer.strip("$") if answer.count("$") == 2 else answer
     if unit == "%":
         return f"{answer}\\%"
@@ -155,12 +129,7 @@ def _with_unit(answer: str, unit: str) -> str:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Chat messages with ``{{field}}`` where a problem's field goes.
-
-    Attributes:
-        user: the message of the user.
-        system: the system message; empty for none.
-    """
+    """Chat messages with ``{{field}}`` where a problem's field goes."""
 
     __pydantic_config__ = NO_OTHER_KEYS
     user: Text
@@ -169,17 +138,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How responses are made.
+    """Sampling of responses, named as in transformers; ``n`` is the number of responses per problem, ``top_k=0`` all.
 
-    Attributes:
-        n: responses per problem.
-        do_sample: sampling; otherwise greedy, or the best beam.
-        temperature: of sampling.
-        top_p: of sampling.
-        top_k: of sampling; 0 for all tokens.
-        num_beams: beams; with ``do_sample`` they are sampled, as transformers does it.
-        min_new_tokens: shortest response.
-        max_new_tokens: longest response.
+    Without ``do_sample`` decoding is greedy, or takes the best beam.
     """
 
     __pydantic_config__ = NO_OTHER_KEYS
@@ -195,90 +156,58 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Problem:
-    """A row of a task.
+    """A row of a task."""
 
-    Attributes:
-        fields: what prompts may show.
-        gold: ``reward_model.ground_truth`` of verl's schema.
-        id: what the source calls it; empty if it does not.
-        groups: subject, level and so on, by which results are broken down.
-        options: what the verifier is told of this problem alone.
-    """
-
-    fields: Mapping[str, str]
-    gold: str
-    id: str = ""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str]  # texts for prompts
+    gold: str  # reward_model.ground_truth of verl's schema
+    id: str = ""  # name in the source; empty if it has none
+    groups: Mapping[str, str] = field(default_factory=dict)  # subject, level and so on, which break results down
+    options: Mapping[str, str] = field(default_factory=dict)  # of the verifier, for this problem alone
 
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark.
-
-    Attributes:
-        name: of the task and of its file.
-        title: as the literature writes it.
-        description: what is asked, and what the classes mean.
-        licence: of the data.
-        data_source: which verifier judges (:mod:`prime_ext.verifiers.sources`), and the source in metrics.
-        ability: the column of verl's schema.
-        source: where the rows are.
-        fields: columns by field, of which the first that a row has counts; or a text composed of cells.
-        texts: fields that are the problem itself; duplicates are found by them.
-        gold: ways to say what is right; the first whose columns a row has counts.
-        options: names of the options, in order, or their number; empty if it is not multiple choice.
-        extraction: how the answer is found in a response; empty for the verifier's own way.
-        limits: ``seconds`` of a test and ``seconds_per_problem`` of programs; empty for the verifier's own.
-        prompts: by name; ``default`` is the one of RL.
-        metrics: names.
-        decoding: by name.
-        id: columns that hold the name of a row, of which the first that it has counts; empty for its number.
-        groups: where subject, level and so on are, by name.
-        notes: what to know before comparing numbers.
-        overlaps: another task that has some of these problems; empty if there is none. Such a task is in no group of
-            tasks, so that no problem counts twice.
-    """
+    """A benchmark."""
 
     __pydantic_config__ = NO_OTHER_KEYS
-    name: Text
-    title: Text
+    name: Text  # of its file too
+    title: Text  # name in the literature
     description: Text
     licence: Text
-    data_source: Text
-    ability: Text
+    data_source: Text  # selects the verifier, and is the source in metrics
+    ability: Text  # column of verl's schema
     source: Source
     fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
-    texts: Texts
-    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]
+    texts: Texts  # fields that are the problem itself, by which duplicates are found
+    gold: Annotated[tuple[Gold, ...], Field(min_length=1)]  # the first whose columns a row has counts
     prompts: Mapping[str, Prompt]
     metrics: Texts
     decoding: Annotated[Mapping[str, Decoding], Field(min_length=1)]
     options: Options = ()
-    extraction: Style = ""
-    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)
-    id: Columns | None = None
+    extraction: Style = ""  # in which responses state answers; empty for the verifier's default
+    limits: Mapping[Limit, Annotated[Number, Field(gt=0, le=86400)]] = field(default_factory=dict)  # of programs
+    id: Columns | None = None  # None: the number of the row
     groups: Mapping[str, Columns] = field(default_factory=dict)
-    notes: Text = ""
+    notes: Text = ""  # caveats for comparing numbers
+    # Another task with some of these problems: this one is in no group of tasks, so that no problem counts twice.
     overlaps: Text = ""
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """Names of the options, in order; empty where every row has its own."""
+        """Return the names of the options, in order; empty where every row has its own."""
         return () if isinstance(self.options, int) else self.options
 
     @property
     def n_options(self) -> int:
-        """Number of options; 0 if it is not multiple choice."""
+        """Return the number of options, 0 if it is not multiple choice."""
         return self.options if isinstance(self.options, int) else len(self.options)
 
     @property
     def grader(self) -> str:
-        """The task of the verifier: math, code or choice."""
+        """Return the task of the verifier: math, code or choice."""
         return source_of(self.data_source).task
 
     def grader_options(self, problem: Problem | None = None) -> dict[str, Any]:
-        """What the verifier is told besides response and gold answer."""
         own = dict(problem.options) if problem else {}
         if self.option_names:
             return {"names": self.option_names, **own}
@@ -288,7 +217,7 @@ class Task:
         return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
-        """A row of the source as a problem. ``RowError``: a column is missing or empty, or the gold answer is none."""
+        """Read a row of the source. ``RowError``: a column is missing or empty, or there is no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:
@@ -304,15 +233,14 @@ class Task:
         )
 
     def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
-        """The chat that a model is shown. ``KeyError``: no prompt of that name."""
+        """Return the chat that shows a problem. ``KeyError``: no prompt of that name."""
         chosen = self.prompts[prompt]
         texts = {"system": chosen.system, "user": chosen.user}
         return [{"role": role, "content": filled(text, problem.fields)} for role, text in texts.items() if text]
 
     def problem_texts(self, problem: Problem) -> tuple[str, ...]:
-        """The problem without prompt and options."""
         return tuple(problem.fields[name] for name in self.texts)
 
     def label(self, gold: str) -> str:
-        """A gold answer of multiple choice in words."""
+        """Return a gold answer of multiple choice in words."""
         return self.option_names[int(gold) - 1] if self.option_names else f"option {gold}"

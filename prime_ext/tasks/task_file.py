@@ -17,7 +17,6 @@ from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
-from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
@@ -31,7 +30,7 @@ class TaskError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error."""
+    """YAML without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -42,12 +41,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def task_names() -> list[str]:
-    """Names of all tasks."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_task(name: str | Path) -> Task:
-    """A task by its name, or from a file that ends in ``.yaml``; ``TaskError`` if there is none, or it is wrong."""
+    """Load a task by its name or from a ``.yaml`` file. ``TaskError``: there is none, or it is wrong."""
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
@@ -71,9 +69,9 @@ def _content(path: Path) -> Any:
 
 
 def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The keys of a file on top of those of the task that it extends; those of ``source`` one by one.
+    """Merge a file into the task that it extends, ``source`` key by key; a null removes a key.
 
-    A key that is null is left out. The other task may extend one itself; ``before`` are those on the way.
+    ``before`` are the names on the way, as the other task may extend one itself.
     """
     name = str(content[EXTENDS])
     if name not in task_names():
@@ -101,7 +99,7 @@ def _must(right: bool, message: str) -> None:
 
 
 def _check(task: Task, stem: str) -> Task:
-    """What the keys of a task must be to each other; returns the task."""
+    """Check the keys of a task against each other; return the task."""
     _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
     _must(task.overlaps in ("", *task_names()), f"overlaps must be the name of a task, got {task.overlaps!r}")
     for name in task.texts:
@@ -139,32 +137,25 @@ def _check_source(source: Source) -> None:
 
 
 def _check_grader(task: Task) -> None:
-    """Gold answers, options, limits and metrics must be such as the verifier of the task has."""
+    """Check gold answers, options, limits and metrics against the verifier."""
     try:
         grader = task.grader
     except UnknownSource as error:
         raise Wrong(f"data_source: {error}") from error
-    fault = "are missing" if grader == "choice" else "must be left out"
-    _must((grader == "choice") == bool(task.n_options), f"options {fault}: {task.data_source} is judged as {grader}")
-    try:
-        verifier = MultipleChoiceVerifier(task.option_names, None if task.option_names else task.n_options or None)
-        for number in range(1, task.n_options + 1):
-            verifier.gold_option(number)
-    except ChoiceError as error:
-        raise Wrong(f"options: {error}") from error
-    _must(not task.extraction or grader == "math", f"extraction must be left out: it is for mathematics, not {grader}")
-    _must(not task.limits or grader == "code", f"limits must be left out: they are for programs, not {grader}")
+    _must(grader != "choice" or bool(task.n_options), f"options are missing: {task.data_source} is judged as choice")
+    for name, only in (("options", "choice"), ("extraction", "math"), ("limits", "code")):
+        _must(grader == only or not getattr(task, name), f"{name} must be left out: it is for {only}, not {grader}")
     for number, gold in enumerate(task.gold):
         key = f"gold.{number}"
         _must(grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column")
         for name in ("extract", "unit", "tolerance", "corrections"):
-            used = bool(getattr(gold, name))
-            _must(grader == "math" or not used, f"{key}.{name} must be left out: it is for mathematics, not {grader}")
+            unused = not getattr(gold, name)
+            _must(grader == "math" or unused, f"{key}.{name} must be left out: it is for math, not {grader}")
         _must(grader != "code" or not gold.values, f"{key}.values must be left out: the gold of code is its tests")
         if task.n_options:
-            numbers = [str(option) for option in range(1, task.n_options + 1)]
+            numbers = {str(option) for option in range(1, task.n_options + 1)}
             wanted = f"{key}.values must say which option, 1 to {task.n_options}, each label stands for"
-            _must(bool(gold.values) and set(gold.values.values()) <= set(numbers), wanted)
+            _must(bool(gold.values) and numbers.issuperset(gold.values.values()), wanted)
     most = max(way.n for way in task.decoding.values())
     for metric in task.metrics:
         at_k = _AT_K.fullmatch(metric)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a task, from local files or from the hub."""
+"""Problems of a task, from local files or from the hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ class NoData(ValueError):
 
 
 def default_split(task: Task, local: bool) -> str:
-    """The split that is evaluated: test, or all where the files, local or fetched, have no test."""
+    """Return the split that is evaluated: test, or all where the files have no test."""
     if task.source.generated:
         return "test"
     splits = task.source.places(local)
@@ -24,91 +24,82 @@ def default_split(task: Task, local: bool) -> str:
 
 
 def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, Problem]:
-    """All problems of a split by their ids, in the order of the files.
+    """Load the problems of a split by their ids, in the order of the files.
 
-    Rows without an id have their number; if there are several files, after the name of the file, which is also the
-    column ``file`` of rows that have none.
-
-    Args:
-        task: whose rows.
-        data: folder below which the files of ``source.local`` are; None for those of the hub.
-        split: default: see :func:`default_split`.
+    Rows without an id have their number; with several files, after the name of the file, which is also their column
+    ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub.
 
     Raises:
-        NoData: no such split or file, a row that does not fit the task, two rows of the same id, or not as many rows of
-            the local files as were published.
+        NoData: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
-    split = split or default_split(task, local=data is not None)
+    try:
+        return _load(task, data, split or default_split(task, local=data is not None))
+    except SourceError as error:
+        raise NoData(f"{task.name}: {error}") from error
+
+
+def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:
     parts = _rows(task, data, split)
     problems: dict[str, Problem] = {}
     for place, rows in parts:
         stem = Path(place).name.partition(".")[0] if len(parts) > 1 else ""
-        try:
-            for number, problem in _problems(task, place, rows, stem):
-                name = problem.id or f"{stem}:{number}".lstrip(":")
-                if name in problems:
-                    raise NoData(f"{task.name}: {place} row {number}: the id {name!r} is not the first of that name")
-                problems[name] = problem
-        except SourceError as error:
-            raise NoData(f"{task.name}: {error}") from error
+        for number, row in rows:
+            try:
+                if isinstance(row, BadRow):
+                    raise row
+                row = {"file": stem, **row} if stem else row
+                if not task.source.holds(row):
+                    continue
+                problem = task.problem(row)
+            except (BadRow, RowError) as error:
+                raise SourceError(f"{place} row {number}: {error}") from error
+            name = problem.id or f"{stem}:{number}".lstrip(":")
+            if name in problems:
+                raise SourceError(f"{place} row {number}: the id {name!r} is not the first of that name")
+            problems[name] = problem
     wanted = task.source.rows.get(split)
     if not problems or (data is not None and wanted not in (None, len(problems))):
         expected = f"; {wanted} were published" if wanted is not None else ""
         places = ", ".join(place for place, _ in parts)
-        raise NoData(f"{task.name}: {places} has {len(problems)} rows of the task{expected}")
+        raise SourceError(f"{places} has {len(problems)} rows of the task{expected}")
     return problems
 
 
-def _problems(task: Task, place: str, rows: Iterator[tuple[int, Any]], stem: str) -> Iterator[tuple[int, Problem]]:
-    """The problems among the rows of a file, with the numbers of their rows."""
-    for number, row in rows:
-        try:
-            if isinstance(row, BadRow):
-                raise row
-            row = {"file": stem, **row} if stem else row
-            if task.source.holds(row):
-                yield number, task.problem(row)
-        except (BadRow, RowError) as error:
-            raise NoData(f"{task.name}: {place} row {number}: {error}") from error
-
-
 def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator[tuple[int, Any]]]]:
-    """Where the rows come from, and the rows with their numbers, file by file."""
+    """Return places and their numbered rows."""
     source = task.source
-    if not source.generated:
-        return [(str(path), read_source(path)) for path in _files(task, data, split)]
-    if split not in source.rows:
-        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(source.rows)}")
-    rows = GENERATED[source.generated](split, source.rows[split], 0)
-    return [(f"{source.generated} {split}", enumerate(rows, start=1))]
+    splits = source.rows if source.generated else source.places(local=data is not None)
+    if not splits:
+        where = "hub: give --data with a folder of local files" if data is None else "local file: leave out --data"
+        raise SourceError(f"no {where}{_hint(task, split)}")
+    if split not in splits:
+        raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
+    if source.generated:
+        rows = GENERATED[source.generated](split, source.rows[split], 0)
+        return [(f"{source.generated} {split}", enumerate(rows, start=1))]
+    return [(str(path), read_source(path)) for path in _files(task, data, split)]
 
 
 def _files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """The files of a split; a local one that is packed may have been unpacked."""
+    """Return the files of a split; a packed local one may have been unpacked."""
     source = task.source
-    splits = source.places(local=data is not None)
-    if split not in splits:
-        if not splits:
-            where = "hub: give --data with a folder of local files" if data is None else "local file: leave out --data"
-            raise NoData(f"{task.name} has no {where}{_hint(task, split)}")
-        raise NoData(f"{task.name} has no split {split!r}; it has {', '.join(splits)}")
+    names = source.places(local=data is not None)[split]
     try:
         if data is None:
-            return [hub_file(source.hub, name, source.revision or None) for name in splits[split]]
+            return [hub_file(source.hub, name, source.revision or None) for name in names]
     except SourceError as error:
-        raise NoData(f"{task.name}: {error}{_hint(task, split)}") from error
+        raise SourceError(f"{error}{_hint(task, split)}") from error
     paths = []
-    for path in (data / name for name in splits[split]):
+    for path in (data / name for name in names):
         unpacked = path.with_suffix("") if path.suffix == ".gz" else path
         found = next((one for one in (path, unpacked) if one.is_file()), None)
         if found is None:
-            raise NoData(f"{task.name}: {path} does not exist{_hint(task, split)}")
+            raise SourceError(f"{path} does not exist{_hint(task, split)}")
         paths.append(found)
     return paths
 
 
 def _hint(task: Task, split: str) -> str:
-    """What gives the rows."""
     source = task.source
     if source.origin:
         return f"; it is published as {source.origin}"

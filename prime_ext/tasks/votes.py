@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to one problem, sorted into classes that the verifier takes to be equal."""
+"""Answers to one problem, sorted into classes of equal ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +24,11 @@ class Ballot:
 def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], same: Same) -> Ballot:
     """Sort the answers of one problem into classes, in the order in which they appear.
 
-    Args:
-        answers: extracted answer of each response, None if it has none.
-        scores: score of each response, None where the grader could not decide.
-        same: whether two answers are equal; an answer is compared with the first of each class.
+    A response without an answer has None; one that the grader could not judge has the score None and does not count.
+    ``same`` compares an answer with the first of each class.
     """
-    classes: list[tuple[str, list[float]]] = []
-    known: dict[str, list[float]] = {}
+    classes: dict[str, list[float]] = {}  # scores by the first answer
+    first_of: dict[str, str] = {}
     silent = 0
     for answer, score in zip(answers, scores, strict=True):
         if score is None:
@@ -38,14 +36,9 @@ def count_votes(answers: Sequence[str | None], scores: Sequence[float | None], s
         if answer is None:
             silent += 1
             continue
-        members = known.get(answer)
-        if members is None:
-            members = next((own for first, own in classes if same(first, answer)), None)
-            if members is None:
-                members = []
-                classes.append((answer, members))
-            known[answer] = members
-        members.append(score)
-    votes = tuple(len(members) for _, members in classes)
-    scored = tuple(sum(members) / len(members) for _, members in classes)
-    return Ballot(votes, scored, silent, tuple(first for first, _ in classes))
+        if answer not in first_of:
+            first_of[answer] = next((first for first in classes if same(first, answer)), answer)
+        classes.setdefault(first_of[answer], []).append(score)
+    votes = tuple(len(members) for members in classes.values())
+    means = tuple(sum(members) / len(members) for members in classes.values())
+    return Ballot(votes, means, silent, tuple(classes))

@@ -31,11 +31,10 @@ class ChoiceError(ValueError):
 
 
 class MultipleChoiceVerifier:
-    """Labels responses to problems with numbered options.
+    """Verifies responses to problems with numbered options.
 
-    Args:
-        names: names of the options, in order, for sets whose options are labels, e.g. ``("entailment", "neutral")``.
-        n_options: number of options; by default that of ``names``. Without either, any number up to 99 is an option.
+    ``names`` of the options are in order, e.g. ``("entailment", "neutral")``; ``n_options``, their number, may
+    be given alone. Without either, any number up to 99 is an option.
     """
 
     def __init__(self, names: Sequence[str] = (), n_options: int | None = None):
@@ -47,7 +46,7 @@ class MultipleChoiceVerifier:
         self._mention = re.compile(rf"(?<![\w.])(?:{'|'.join(alternatives)})(?!\w|[.,]\d)", re.IGNORECASE)
 
     def option_of(self, text: str | int) -> int | None:
-        """The number of the one option that ``text`` consists of, else None. Out of range is still a number."""
+        """Return the number of the option that ``text`` consists of, also out of range, else None."""
         stripped = str(text).strip(_WRAPPING)
         number = self._names.get(stripped.lower())
         if number is not None:
@@ -58,11 +57,7 @@ class MultipleChoiceVerifier:
         return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1
 
     def gold_option(self, gold: str | int) -> int:
-        """The option that a gold answer names: a number from 1, a letter, a name, or a full answer sentence.
-
-        Raises:
-            ChoiceError: it names none, or one that does not exist.
-        """
+        """Return the option of a gold answer: a number, letter, name, or sentence. ``ChoiceError``: there is none."""
         number = self.option_of(gold)
         if number is None:
             number, _ = self._stated_option(str(gold))
@@ -88,7 +83,7 @@ class MultipleChoiceVerifier:
         return number >= 1 and (self._n_options is None or number <= self._n_options)
 
     def _stated_option(self, text: str) -> tuple[int | None, str]:
-        """The option that a text states as its answer, or None; and where it was found, or why not."""
+        """Return the option that a text states as its answer, or None; and where, or why not."""
         found: list[tuple[str, int]] = []
         for kind, pattern, every in (("####", _HASHES, True), ("boxed", _BOXED, True), ("stated", _STATED, False)):
             statements = [match[1] for match in pattern.finditer(text)]
@@ -113,7 +108,7 @@ class MultipleChoiceVerifier:
         return found[0][1], found[0][0]
 
     def _only_option(self, statement: str) -> int | None:
-        """The option a statement names, if it names exactly one."""
+        """Return the option that a statement names, if it names exactly one."""
         end = _END.search(statement)
         clause = statement[: end.start()] if end else statement
         whole = self.option_of(clause)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which verifier judges a row: decided by the row's ``data_source``, as in verl.
+"""Verifiers by the ``data_source`` of a row, as in verl.
 
-The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`register_source` adds a name to a known task,
-:func:`register_task` adds a task, that is, a verifier.
+The names of Eurus-2-RL-Data and of the usual benchmarks are known. :func:`register_source` adds a name,
+:func:`register_task` a task, that is, a verifier.
 """
 
 import fnmatch
@@ -20,10 +20,7 @@ class UnknownSource(ValueError):
 
 
 class TaskVerifier(Protocol):
-    """What judges the responses of a task: ``await averify(response, gold, **options)``.
-
-    ``gold`` is ``reward_model.ground_truth`` of the row.
-    """
+    """Verifier of a task: ``await averify(response, gold, **options)``, gold being ``reward_model.ground_truth``."""
 
     @property
     def averify(self) -> Callable[..., Awaitable[Verdict]]: ...
@@ -31,13 +28,7 @@ class TaskVerifier(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case) belong to ``task``.
-
-    Attributes:
-        pattern: e.g. ``numina_*``.
-        task: ``math``, ``code``, ``choice`` or a registered one.
-        options: passed on to the task's verifier.
-    """
+    """Task of rows whose ``data_source`` matches ``pattern`` (shell wildcards, any case), and verifier options."""
 
     pattern: str
     task: str
@@ -48,7 +39,7 @@ def _sources(task: str, patterns: str, **options: Any) -> list[Source]:
     return [Source(pattern, task, options) for pattern in patterns.split()]
 
 
-# The first one that matches decides.
+# The first match decides.
 _registered = [
     *_sources("math", "openai/gsm8k gsm8k", extraction="gsm8k"),
     *_sources("math", "numina_*"),
@@ -62,27 +53,19 @@ _tasks: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
-    """Let ``task`` judge rows whose ``data_source`` matches ``pattern``. The last one registered wins over all others.
-
-    Raises:
-        UnknownSource: the task is not known.
-    """
+    """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins. ``UnknownSource``: no task."""
     if task not in _tasks:
         raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(_tasks))}")
     _registered.insert(0, Source(pattern, task, options))
 
 
 def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None:
-    """Add a task; ``make_verifier(**settings)`` is called once per process that judges, when the first row needs it."""
+    """Add a task. Each process that judges calls ``make_verifier(**settings)`` once, for the first row."""
     _tasks[name] = make_verifier
 
 
 def source_of(data_source: str) -> Source:
-    """The rule that decides for a ``data_source``.
-
-    Raises:
-        UnknownSource: there is none.
-    """
+    """Return the source of a ``data_source``. ``UnknownSource``: there is none."""
     for source in _registered:
         if fnmatch.fnmatchcase(data_source.lower(), source.pattern.lower()):
             return source
@@ -94,18 +77,13 @@ def source_of(data_source: str) -> Source:
 
 
 def choice_options(extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """What the verifier of multiple choice is told of a row: the names of its options, or how many there are."""
+    """Return options of the multiple-choice verifier for a row: the names of its options, or their number."""
     names = extra_info.get("options")
     return {"names": tuple(map(str, names))} if names is not None else {"n_options": extra_info.get("n_options")}
 
 
 def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Look at the settings of verifiers, ``{task: {name: value}}``, without making any.
-
-    Raises:
-        UnknownSource: a task is not known.
-        ValueError: a task has no such setting.
-    """
+    """Check settings, ``{task: {name: value}}``, without making verifiers. ``ValueError``: no such task or setting."""
     for task, values in settings.items():
         known = inspect.signature(_factory(task)).parameters
         for name in values:
@@ -114,11 +92,7 @@ def check_task_settings(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> TaskVerifier:
-    """A new verifier of a task.
-
-    Raises:
-        UnknownSource: the task is not known.
-    """
+    """Make a verifier of a task. ``UnknownSource``: the task is not known."""
     return _factory(task)(**(settings or {}))
 
 

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verifier says about one response: an outcome, a score, and whose fault it is if there is none."""
+"""The verdict on a response: an outcome, a score, and whether the grader failed."""
 
 import enum
 from dataclasses import dataclass
 
 
 class Outcome(str, enum.Enum):
-    """What happened when a response was verified.
+    """Result of a verification.
 
-    ``timeout``, ``error`` and ``out_of_memory`` say what happened, not who is to blame: a program that never ends has
-    failed its tests, whereas an expression on which the grader never ends leaves the response undecided.
-    :attr:`Verdict.grader_failure` tells the two apart.
+    ``timeout``, ``error`` and ``out_of_memory`` happen to programs, which have failed their tests then, and to the
+    grader, which leaves the response undecided: see :attr:`Verdict.grader_failure`.
     """
 
     CORRECT = "correct"
@@ -26,27 +25,14 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one response.
-
-    Attributes:
-        outcome: what happened.
-        score: reward in [0, 1], or None exactly if the grader failed, because then the response is neither right nor
-            wrong. 1.0 exactly if the outcome is ``correct``.
-        extracted: the answer or program found in the response, None if there is none.
-        seconds: wall time that the verdict took.
-        detail: one line for people and logs: the rule or test that decided, or what failed.
-        grader_failure: the grader could not decide. The outcome is then ``timeout``, ``error`` or ``out_of_memory``.
-
-    Raises:
-        ValueError: score, outcome and grader_failure contradict each other.
-    """
+    """The verdict on one response. ``ValueError``: score, outcome and grader_failure contradict each other."""
 
     outcome: Outcome
-    score: float | None
-    extracted: str | None = None
-    seconds: float = 0.0
-    detail: str = ""
-    grader_failure: bool = False
+    score: float | None  # in [0, 1]: 1.0 exactly if the outcome is correct, None exactly if the grader failed
+    extracted: str | None = None  # the answer or program in the response, None if there is none
+    seconds: float = 0.0  # wall time of the verification
+    detail: str = ""  # one line for people and logs: the rule or test that decided, or the failure
+    grader_failure: bool = False  # the grader could not decide: timeout, error or out_of_memory
 
     def __post_init__(self) -> None:
         if self.grader_failure != (self.score is None):

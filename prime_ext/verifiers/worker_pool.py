@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that can be killed: for work that may hang, crash or eat memory. Computer algebra here, programs elsewhere.
+"""Killable processes for work that may hang, crash or eat memory: computer algebra here, programs in the sandbox.
 
-- A task always ends in a value, be it one that says that it failed, never in an exception that somebody forgets to
-  read. Only that task is affected: every process has a pipe and a thread of its own, and shares no lock.
+- A task always ends in a value, if only a failure, and affects no other one: every process has a pipe and a thread of
+  its own, and shares no lock.
 - A task whose process dies from outside (SIGKILL, the kernel's memory killer) is tried once more on another one.
-- No signals and no forks in the parent, and one thread per process however many tasks wait: usable in threads, asyncio
-  and Ray actors. Processes start with the tasks that need them and end with the pool.
+- No signals and no forks in the parent, and one thread per process: usable in threads, asyncio and Ray actors.
 """
 
 import ctypes
@@ -38,6 +37,8 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _EXIT_OUT_OF_MEMORY = 77
 _START_LIMIT = 120.0  # seconds
+# Then a worker is replaced, so that its memory cannot grow for ever.
+_TASKS_PER_WORKER = 2000
 
 
 class Died(Exception):
@@ -45,31 +46,31 @@ class Died(Exception):
 
 
 class Worker:
-    """A process, as its thread sees it."""
+    """A process that does one task at a time."""
 
     process: "subprocess.Popen[bytes]"
 
     def run(self, task: Any) -> Any:
-        """The value of a task, or :class:`Died`."""
+        """Return the value of a task, or raise :class:`Died`."""
         raise NotImplementedError
 
     def usable(self) -> bool:
-        """Whether it lives and may have another task."""
         return self.process.poll() is None
 
     def end(self) -> None:
-        """End the process and give back what it has."""
         self.process.kill()
         self.process.wait()
 
 
 class _Crew:
-    """The threads and their workers; belongs to one process of the caller."""
+    """Threads and their workers. They belong to one process of the caller, and do not refer to the pool."""
 
     def __init__(self, size: int, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
         self.process = os.getpid()
         self.workers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._size, self._start, self._failed = size, start, failed
+        self._size = size
+        self._start = start
+        self._failed = failed
         # Reentrant, because the end of another pool may come while this thread holds it.
         self._lock = threading.RLock()
         self._closed = False
@@ -94,7 +95,8 @@ class _Crew:
         worker: Worker | None = None
         while (item := self._inbox.get()) is not None:
             task, future = item
-            wanted, value = future.set_running_or_notify_cancel(), None
+            value = None
+            wanted = future.set_running_or_notify_cancel()
             for _ in range(2 if wanted else 0):
                 try:
                     if worker is not None and not worker.usable():
@@ -104,7 +106,7 @@ class _Crew:
                     value = worker.run(task)
                     break
                 except Exception as error:
-                    # Whatever it is: what this process says next might be the answer to this task.
+                    # The next message of this process might be the answer to this task.
                     if worker is not None:
                         worker.end()
                         worker = None
@@ -146,30 +148,24 @@ class _Crew:
 
 
 class Pool:
-    """A number of workers and their tasks. After a fork of this process it has workers of its own.
+    """Workers and their tasks, a context manager. After a fork of this process it starts workers of its own.
 
-    Args:
-        workers: most processes; None: one per processor that this process may use.
-        start: starts one. It must not refer to the pool.
-        failed: makes the value of a task that could not be done out of the reason.
-
-    Close it or use it as a context manager.
+    ``start`` starts a worker and must not refer to the pool; ``failed`` turns the reason of a failure into a value.
     """
 
     def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers!r} must be a whole number >= 1")
-        self.workers = workers or available_cores()
-        self._start, self._failed = start, failed
-        self._renew()
+        self._renew = functools.partial(_Crew, workers or available_cores(), start, failed)
+        self._hire_crew()
 
-    def _renew(self) -> None:
-        self._crew = _Crew(self.workers, self._start, self._failed)
+    def _hire_crew(self) -> None:
+        self._crew = self._renew()
         weakref.finalize(self, self._crew.close)
 
     def _put(self, task: Any) -> "Future[Any]":
         if self._crew.process != os.getpid():
-            self._renew()
+            self._hire_crew()
         return self._crew.submit(task)
 
     def close(self) -> None:
@@ -195,7 +191,7 @@ _error = functools.partial(Failure, Outcome.ERROR)
 
 
 def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
-    """What an interpreter of :class:`WorkerPool` does: its slow imports, then tasks until it is killed."""
+    """Run an interpreter of :class:`WorkerPool`: its slow imports, then tasks until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -227,14 +223,15 @@ def work(descriptor: int, parent: int, memory_limit: int, warm_up: str) -> None:
 
 
 class _Interpreter(Worker):
-    """A new interpreter, so that threads in the parent do no harm. It does not import the parent's ``__main__``, which
-    in training would load torch and verl. It dies with the parent, even if that is killed (on Linux; elsewhere a busy
-    one lives until its CPU limit, an idle one ends at once).
+    """A new interpreter, without the parent's threads and its ``__main__``, which in training loads torch and verl.
+
+    It dies with the parent. Where that is killed and the system is not Linux, a busy one lives until its CPU limit.
     """
 
-    def __init__(self, memory_limit: int, tasks: int, warm_up: str) -> None:
+    def __init__(self, memory_limit: int, warm_up: str) -> None:
         self._pipe, theirs = Pipe()
-        self._memory_limit, self._tasks_left = memory_limit, tasks
+        self._memory_limit = memory_limit
+        self._tasks_left = _TASKS_PER_WORKER
         arguments = theirs.fileno(), os.getpid(), memory_limit, warm_up
         boot = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(*{arguments!r})"
         with theirs:
@@ -277,36 +274,22 @@ class WorkerPool(Pool):
     """Runs functions in killable interpreters.
 
     Args:
-        workers: number of processes; by default the CPUs that this process may use.
-        time_limit: seconds that a task may run, unless ``submit`` says otherwise. Waiting in the queue is free.
+        workers: most processes; None: one per processor that this process may use.
+        time_limit: seconds that a task may run, without its time in the queue.
         memory_limit: address space of one worker, in bytes.
-        tasks_per_worker: a worker is replaced after so many tasks, so that its memory cannot grow for ever.
         warm_up: a function without arguments, ``"module:function"``, that a worker calls before its first task.
     """
 
     def __init__(
-        self,
-        workers: int | None = None,
-        *,
-        time_limit: float = 6.0,
-        memory_limit: int = 2 * 1024**3,
-        tasks_per_worker: int = 2000,
-        warm_up: str = "",
+        self, workers: int | None = None, *, time_limit: float = 6.0, memory_limit: int = 2 * 1024**3, warm_up: str = ""
     ) -> None:
-        if time_limit <= 0 or memory_limit <= 0 or tasks_per_worker < 1:
-            raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}, {tasks_per_worker=}")
+        if time_limit <= 0 or memory_limit <= 0:
+            raise ValueError(f"must be positive: {time_limit=}, {memory_limit=}")
         self.time_limit = time_limit
-        start = functools.partial(_Interpreter, memory_limit, tasks_per_worker, warm_up)
-        super().__init__(workers, start, _error)
+        super().__init__(workers, functools.partial(_Interpreter, memory_limit, warm_up), _error)
 
     def submit(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> "Future[Any]":
-        """Start ``function(*args)`` in a worker. The future's result is the value or a :class:`Failure`.
-
-        ``function`` must be importable by name and everything must pickle.
-
-        Raises:
-            RuntimeError: the pool is closed.
-        """
+        """Start ``function(*args)``, which must pickle; the future's result is the value or a :class:`Failure`."""
         try:
             content = pickle.dumps((function, args))
         except Exception as error:
@@ -320,5 +303,5 @@ class WorkerPool(Pool):
         return self.submit(function, *args, time_limit=time_limit).result()
 
 
-# What the verifiers of this process share. It starts with its first task and ends with the process.
+# The verifiers of this process share it. It starts with its first task and ends with the process.
 DEFAULT_POOL = WorkerPool(warm_up="prime_ext.verifiers.math.symbolic:warm_up")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import harness
 
 from prime_ext.verifiers.code import CodeVerifier, extract_program
-from prime_ext.verifiers.sandbox import Sandbox
+from prime_ext.verifiers.sandbox import Sandbox, find_protection
 
 SMALL = "print(sum(range(10)))"
 SOLUTION = """
@@ -109,7 +109,7 @@ def main() -> None:
         results: dict[str, object] = {
             "kernel": platform.release().partition("-")[0],
             "workers": workers,
-            "protection": sandbox.protection.describe(),
+            "protection": find_protection().describe(),
             "program": SMALL,
             "one_run": measure_overhead(sandbox, 30 * scale),
             "ten_test_problems": measure_throughput(verifier, workers, 40 * scale),

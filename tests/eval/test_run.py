@@ -118,7 +118,7 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
         (["--temperature", "0", "--top-k", "5"], {}, "--temperature 0 is greedy"),
         (["--min-new-tokens", "50"], {}, "sums: the shortest response, 50 tokens, is longer than the longest, 32"),
         (["--prompt", "stirct"], {}, "sums has no prompt 'stirct'; it has default, strict"),
-        (["--split", "train"], {}, "sums has no split 'train'; it has test"),
+        (["--split", "train"], {}, "sums: no split 'train'; it has test"),
         (["--system-prompt", "/nowhere"], {}, "--system-prompt must be default, actions, none or a text file"),
         ([], {"template": False}, "has no chat template; give --chat-template"),
         ([], {"context": 8}, "leaves no room in the"),

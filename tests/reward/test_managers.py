@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from omegaconf import open_dict
 from pspo_rows import TOKENIZER, Calculator, Constant, composed, configuration, manager, numbered, reward, row
 from tiny_llama import save_llama
 from verl.trainer.ppo.reward import load_reward_manager
@@ -14,10 +13,9 @@ from verl.trainer.ppo.reward import load_reward_manager
 import prime_ext.plugin  # noqa: F401
 from eval.prm_data import Response
 from eval.prm_scorers import ClassifierScorer
-from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.reward.managers import PSPORewardManager, StepScoresRewardManager
+from prime_ext.reward.managers import StepScoresRewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
@@ -83,16 +81,12 @@ def test_the_scorer_reads_the_steps_the_question_and_how_long_the_response_is():
     assert scorer.asked[1][0].question == "2*3+1"
 
 
-def test_shares_at_step_ends_sum_to_the_reward():
-    pspo = manager(configuration(accumulation__reward_position="step_ends"))
-    amount, info = reward(GOOD, pspo)
-    paid, ends = json.loads(info["step_rewards"]), json.loads(info["step_ends"])
-    assert paid == pytest.approx([amount / 3] * 3)
+def test_steps_are_paid_at_their_ends():
+    amount, info = reward(GOOD, manager(configuration(accumulation__reward_position="step_ends")))
+    assert json.loads(info["step_rewards"]) == pytest.approx([amount / 3] * 3)
     # The last step takes the end-of-sequence token with it.
-    assert ends == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
-
-
-def test_without_an_accumulation_every_step_is_paid_for_itself():
+    assert json.loads(info["step_ends"]) == [13, 27, len(GOOD)] and info["n_tokens"] == len(GOOD) + 1
+    # Without an accumulation every step is paid for itself.
     amount, info = reward(GOOD, manager(configuration("chain@pspo=plain")))
     assert json.loads(info["step_rewards"]) == pytest.approx([0.9, 0.9, 0.1]) and amount == pytest.approx(1.9)
     assert info["chain_score"] is None
@@ -110,11 +104,10 @@ def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
     """The paper uses none."""
     plain, info = reward(GOOD, manager(compute_score=answers), **GOLD)
     assert info["acc"] == 1.0 and info["outcome_reward"] == 0.0 and plain == info["chain_reward"]
-    with_bonus, info = reward(GOOD, manager(configuration(outcome_coefficient=0.5), compute_score=answers), **GOLD)
+    paying = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
+    with_bonus, info = reward(GOOD, paying, **GOLD)
     assert with_bonus == pytest.approx(plain + 0.5) and info["outcome_reward"] == 0.5
-    wrong, info = reward(
-        GOOD, manager(configuration(outcome_coefficient=0.5), compute_score=answers), reward_model={"ground_truth": "8"}
-    )
+    wrong, info = reward(GOOD, paying, reward_model={"ground_truth": "8"})
     assert wrong == plain and info["acc"] == 0.0 and info["reward_failure"] == 0.0
 
 
@@ -128,13 +121,14 @@ def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
     assert info["score"] == info["chain_reward"]
 
 
-@pytest.mark.parametrize("columns", [{}, {"reward_model": None}, {"reward_model": {"ground_truth": ""}}])
-def test_rows_without_a_gold_answer_are_not_judged_and_have_no_reward_that_needs_one(columns):
-    for _, info in (reward(GOOD, **columns), reward(GOOD, manager(configuration(judge=False)), **GOLD)):
-        assert "acc" not in info and info["reward_failure"] == 0.0
+def test_rows_without_a_gold_answer_are_not_judged_and_have_no_reward_that_needs_one():
+    assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
     needs_it = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
-    amount, info = reward(GOOD, needs_it, **columns)
-    assert (amount, info["reward_failure"]) == (0.0, 1.0) and "pspo.outcome_coefficient" in info["failure_detail"]
+    for columns in ({}, {"reward_model": None}, {"reward_model": {"ground_truth": ""}}):
+        _, info = reward(GOOD, **columns)
+        assert "acc" not in info and info["reward_failure"] == 0.0
+        amount, info = reward(GOOD, needs_it, **columns)
+        assert (amount, info["reward_failure"]) == (0.0, 1.0) and "pspo.outcome_coefficient" in info["failure_detail"]
 
 
 def test_a_verifier_that_breaks_spoils_the_reward_only_where_the_reward_needs_it():
@@ -151,21 +145,13 @@ def test_a_verifier_that_breaks_spoils_the_reward_only_where_the_reward_needs_it
     assert "pspo/acc" not in pspo_metrics([info])
 
 
-@pytest.mark.parametrize(("text", "end"), [("", False), ("", True), ("   \n\n", True), ("[1] [2]", True)])
-def test_a_response_without_a_letter_or_digit_has_no_step_and_the_reward_0(text, end):
+def test_a_response_without_a_step_with_content_has_the_reward_0():
     scorer = Calculator()
-    amount, info = reward(text, manager(scorer=scorer), end=end)
-    assert info["n_tokens"] == len(text) + end
-    assert amount == 0.0 and info["n_steps"] == 0 and info["steps_at_most_1"] == 1.0
-    assert info["reward_failure"] == 0.0 and scorer.asked == []
-    assert (info["chain_score"], info["step_scores"], info["step_ends"]) == (0.0, "[]", "[]")
-
-
-def test_one_step_is_worth_nothing_unless_it_is_to_be_kept():
-    amount, info = reward("2*3=6")
-    assert (amount, info["chain_factor"], info["chain_score"]) == (0.0, 0.0, pytest.approx(0.9))
-    kept = manager(configuration(accumulation__single_step="keep"))
-    assert reward("2*3=6", kept)[0] == pytest.approx(0.9 * weibull(1))
+    for text, end in (("", False), ("", True), ("[1] [2]", True)):
+        amount, info = reward(text, manager(scorer=scorer), end=end)
+        assert amount == info["n_steps"] == info["reward_failure"] == 0 and info["n_tokens"] == len(text) + end
+        assert (info["chain_score"], info["step_scores"], info["step_ends"]) == (0.0, "[]", "[]")
+    assert scorer.asked == []
 
 
 @pytest.mark.parametrize(
@@ -174,7 +160,6 @@ def test_one_step_is_worth_nothing_unless_it_is_to_be_kept():
         (Same(ScoringFailure("no answer in 60 s")), 3, "step scorer: no answer in 60 s"),
         (Same(StepScores(((0.1, 0.1, 0.8),))), 3, "step scorer: 1 scores for 3 steps"),
         (Constant(math.nan), 3, "scores that are not finite numbers: ['nan'"),
-        (Constant(math.inf), 3, "scores that are not finite numbers: ['inf'"),
         (Constant(0.95), 1000, "for 1000 steps, which float32 cannot hold"),
     ],
 )
@@ -200,14 +185,6 @@ def test_every_response_has_the_same_keys():
     assert len({frozenset(info) for info in infos}) == 1
 
 
-def test_a_configuration_without_the_sections_is_one_line():
-    config = configuration()
-    with open_dict(config):
-        del config["step_scorer"]
-    with pytest.raises(SettingsError, match=r"pspo_wrs needs the section step_scorer; .*\+step_scorer=step_scorer"):
-        PSPORewardManager(config, TOKENIZER, answers, scorer=Calculator())
-
-
 def test_metrics_are_means_over_the_responses_that_have_a_value():
     judge = {"compute_score": answers}
     infos = [
@@ -219,8 +196,7 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
     ]
     metrics = pspo_metrics(infos)
     assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (18 / 5, 9)
-    shares = [metrics[f"pspo/steps_{name}"] for name in ("at_most_1", "3_to_5", "above_8")]
-    assert shares == [0.2, 0.6, 0.2]
+    assert [metrics[f"pspo/steps_{name}"] for name in ("at_most_1", "3_to_5", "above_8")] == [0.2, 0.6, 0.2]
     assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.2
     known = [info["chain_reward"] for number, info in enumerate(infos) if number != 3]
     assert metrics["pspo/chain_reward"] == pytest.approx(sum(known) / 4)
@@ -242,26 +218,15 @@ def test_one_json_line_for_each_response(tmp_path):
     assert last["n_steps"] == 2 and last["acc"] is None
 
 
-# ---- what PRIME's managers add ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("question", "response", "right"),
-    [
-        ("Compute 2+3*4.", r"\boxed{2+3*4}", 0.0),
-        ("Compute 2+3*4.", r"\boxed{14}", 1.0),
-        ("Four threes and a two?", r"\boxed{2+3*4}", 1.0),
-    ],
-)
-def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer(question, response, right):
+def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer():
     columns = {"data_source": "math", "reward_model": {"ground_truth": "14"}, "extra_info": {"index": 3}}
-    columns["raw_prompt"] = np.array([{"role": "user", "content": question}], dtype=object)
-
+    columns["raw_prompt"] = np.array([{"role": "user", "content": "Compute 2+3*4."}], dtype=object)
     prime = load_reward_manager(compose_config("prime_trainer", []), TOKENIZER)
     for of in (prime, manager(compute_score=compute_score)):
-        found = of.loop.run_until_complete(of.run_single(row(response, **columns)))
-        assert found["reward_extra_info"]["acc"] == right
-        assert of is not prime or found["reward_score"] == right
+        for response, right in ((r"\boxed{2+3*4}", 0.0), (r"\boxed{14}", 1.0)):
+            found = of.loop.run_until_complete(of.run_single(row(response, **columns)))
+            assert found["reward_extra_info"]["acc"] == right
+            assert of is not prime or found["reward_score"] == right
 
 
 STEPS = ("2*3=6", "6+1=8", "so the answer is 7")
@@ -285,8 +250,6 @@ def told(text, *overrides, scorer=None):
 def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     scorer = Calculator()
     amount, info = told(numbered(*STEPS), scorer=scorer)
-    ((chain, tokens),) = scorer.asked
-    assert chain.question == "What is 2*3+1?" and tokens == info["n_tokens"] == len(numbered(*STEPS)) + 1
     assert amount == info["acc"] == info["score"] == 1.0 and info["verdict"] == "correct"
     assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0

@@ -2,7 +2,6 @@
 """The benchmarks of mathematics and code: rows, prompts, and what their own gold answers and solutions are worth."""
 
 import asyncio
-import json
 import random
 
 import pytest
@@ -20,8 +19,7 @@ CODE = ("humaneval", "mbpp", "leetcode")
 # Those of the six numeric sets whose rows EQUATE has.
 CHOICE = ("awpnli", "newsnli", "rte_quant", "redditnli", "stresstest")
 # The tasks whose whole sets have not been read here: their rows are invented.
-INVENTED_MATH = ("aime2025",)
-INVENTED_CODE = ("livecodebench_v2",)
+INVENTED = ("aime2025", "livecodebench_v2")
 LIVE = {
     "inv001_a": "print(sum(map(int, input().split())))",
     "90001": "class Solution:\n    def largestPair(self, nums):\n        return sum(sorted(nums)[-2:])",
@@ -42,7 +40,7 @@ def rows_of(name):
         return invented(name, SAMPLES.parent / "data" / "fixtures")
     if name == "last_digit_chain":
         return load_task(name), load_problems(load_task(name))
-    return invented(name) if name in INVENTED_MATH + INVENTED_CODE else benchmark(name)
+    return invented(name) if name in INVENTED else benchmark(name)
 
 
 def judge(task, pairs):
@@ -74,7 +72,7 @@ def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
         assert set(problem.groups) == set(task.groups)
 
 
-@pytest.mark.parametrize("name", MATH + CHOICE + INVENTED_MATH)
+@pytest.mark.parametrize("name", [*MATH, *CHOICE, "aime2025"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task, found = rows_of(name)
     # Of the 7,596 rows of StressTest an eighth.
@@ -90,11 +88,12 @@ def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     assert silent.outcome == "no_answer" and silent.score == 0
 
 
-@pytest.mark.parametrize("name", ("humaneval", "mbpp", *INVENTED_CODE))
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "livecodebench_v2"])
 def test_reference_solutions_pass_and_those_of_other_problems_do_not(name):
     task, found = rows_of(name)
-    programs = [LIVE[problem] for problem in found] if name in INVENTED_CODE else []
-    if not programs:
+    if name in INVENTED:
+        programs = [LIVE[problem] for problem in found]
+    else:
         (path,) = task.source.local["test"]
         rows = [row for _, row in read_source(data_folder(path) / path)]
         programs = [row["code"] if name == "mbpp" else row["prompt"] + row["canonical_solution"] for row in rows]
@@ -120,21 +119,15 @@ def test_the_years_of_aime_are_views_of_one_file():
     years = [benchmark(f"aime{year}")[1] for year in (2022, 2023, 2024)]
     assert [3 * len(year) for year in years] == [len(whole)] * 3
     assert set().union(*years) == set(whole)
-    assert load_task("aime2022").prompts == load_task("aime").prompts
 
 
-def test_rows_of_several_files_are_named_after_them():
+def test_rows_of_several_files_are_named_after_them_and_a_missing_file_too(tmp_path):
     _, problems = invented("aime2025")
     assert list(problems) == ["aime2025-I:1", "aime2025-I:2", "aime2025-II:1"]
     assert [problem.groups["contest"] for problem in problems.values()] == ["2025-I", "2025-I", "2025-II"]
-
-
-def test_a_missing_file_of_several_is_named(tmp_path):
     (tmp_path / "aime2025").mkdir()
     (tmp_path / "aime2025" / "aime2025-I.jsonl").write_text((SAMPLES / "aime2025" / "aime2025-I.jsonl").read_text())
-    with pytest.raises(
-        NoData, match="aime2025-II.jsonl does not exist; get it with: hf download .* aime2025-I.jsonl aime"
-    ):
+    with pytest.raises(NoData, match="aime2025-II.jsonl does not exist; get it with: hf download .* aime2025-I.jsonl"):
         load_problems(load_task("aime2025"), tmp_path)
 
 
@@ -160,11 +153,9 @@ def olympiad(answer, unit=None, error=None):
     ("answer", "unit", "error", "right", "wrong"),
     [
         (["69", "84"], None, None, ["84, 69", "69 \\text{ and } 84"], ["69", "84", "69, 85", "69, 84, 1"]),
-        (["$69$,$84$"], None, None, ["84, 69"], ["69", "84"]),
         (["45"], "minute", None, ["45", "45\\text{ minutes}"], ["45\\text{ hours}", "46"]),
         (["$166$"], "$cm^2$", None, ["166", "166\\text{ cm}^2"], ["166\\text{ m}^2"]),
         (["4.2"], "%", "1e-1", ["4.2", "4.3\\%", "4.15", "x = 4.28", "0.0425"], ["4.4", "4.4\\%", "x", "0.044"]),
-        (["4.2"], "%", None, ["4.2", "4.2\\%"], ["4.25", "4.3"]),
         (["$t(0,4]$"], None, None, ["(0,4]", "t \\in (0,4]"], ["(0,4)"]),
         (["$221,$8$"], None, None, ["8, 221"], ["2218"]),
         (["$\\angle B=90$,$\\angle A=90$"], "^{\\circ}", None, ["90^\\circ, 90^\\circ"], ["90^\\circ, 60^\\circ"]),
@@ -178,10 +169,10 @@ def test_several_answers_units_and_tolerances_of_olympiadbench(answer, unit, err
     assert not any(verdict.grader_failure for verdict in verdicts)
 
 
-@pytest.mark.parametrize("tolerance", ["about", "0", "-1e-1"])
-def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(RowError, match=f"tolerance must be a positive number, got '{tolerance}'"):
-        olympiad(["4.2"], None, tolerance)
+def test_a_tolerance_that_is_none_is_refused():
+    for tolerance in ("about", "0", "-1e-1"):
+        with pytest.raises(RowError, match=f"tolerance must be a positive number, got '{tolerance}'"):
+            olympiad(["4.2"], None, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -206,71 +197,6 @@ def test_the_hub_spells_some_columns_otherwise():
     local = {"problem": "p", "type": "Algebra", "level": "Level 5", "expected_answer": "3", "id": "test/1.json"}
     hub = {"problem": "p", "subject": "Algebra", "level": 5, "answer": "3", "unique_id": "test/1.json"}
     assert load_task("math500").problem(local) == load_task("math500").problem(hub)
-
-
-MINE = """\
-name: mine
-title: Mine
-description: Sums.
-licence: MIT
-data_source: math500
-ability: math
-source: {local: {test: rows.jsonl}, rows: {test: 2}, where: {year: '^2024'}, origin: example.org/sums}
-fields: {problem: question}
-texts: [problem]
-id: name
-gold: [{column: answer}]
-prompts: {default: {user: "{{problem}}"}}
-metrics: [accuracy]
-decoding: {greedy: {max_new_tokens: 16}}
-"""
-ROWS = [
-    {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
-    {"question": "1+2", "answer": 3, "name": "b", "year": 2023},
-    {"question": "1+3", "answer": 4, "name": "c", "year": "2024 I"},
-]
-
-
-@pytest.fixture
-def mine(tmp_path):
-    (tmp_path / "mine.yaml").write_text(MINE)
-    return load_task(tmp_path / "mine.yaml")
-
-
-def read(task, folder, rows):
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_problems(task, folder)
-
-
-def test_only_the_rows_of_the_task_are_read_in_their_order(mine, tmp_path):
-    assert [(name, problem.gold) for name, problem in read(mine, tmp_path, ROWS).items()] == [("a", "2"), ("c", "4")]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
-        ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
-        ([{"question": "1+1"}], "row 1: no column year"),
-        ([{**ROWS[0], "answer": None}], "row 1: answer must be a text"),
-        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
-    ],
-)
-def test_data_that_do_not_fit_are_one_line(mine, tmp_path, rows, message):
-    with pytest.raises(NoData) as caught:
-        read(mine, tmp_path, rows)
-    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
-
-
-def test_missing_data_say_where_they_are(mine, tmp_path):
-    with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/sums"):
-        load_problems(mine, tmp_path)
-    with pytest.raises(NoData, match="mine has no hub: give --data"):
-        load_problems(mine)
-    with pytest.raises(NoData, match="mine has no split 'train'; it has test"):
-        load_problems(mine, tmp_path, "train")
-    with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
-        load_problems(load_task("gsm8k"), tmp_path)
 
 
 def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_in_the_prompt(tmp_path):

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks import last_digit_chain as task
 
-problems = st.builds(
-    task.Problem,
-    start=st.integers(0, 9),
-    operations=st.lists(
-        st.sampled_from([(o, n) for o, operands in task.OPERANDS.items() for n in operands]), min_size=1, max_size=8
-    ).map(tuple),
-)
+operations = st.sampled_from([(operator, n) for operator, operands in task.OPERANDS.items() for n in operands])
+problems = st.builds(task.Problem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
 
 
 def test_a_known_problem_and_its_solution():
@@ -35,13 +30,15 @@ def test_a_prompt_reads_back_as_its_problem_and_a_right_demonstrator_as_right(pr
     assert all(check.locally_right for check in task.check_steps(problem.prompt, response))
 
 
-@pytest.mark.parametrize("prompt", ["", "3?", "3*9", "3*9+6 ?", "13*9?", "3/9?", "3*9?4"])
-def test_other_text_is_not_a_prompt(prompt):
-    with pytest.raises(ValueError, match="not a last-digit chain"):
-        task.parse_prompt(prompt)
+def test_other_text_is_not_a_prompt_and_too_many_problems_are_refused():
+    for prompt in ("", "3?", "3*9", "3*9+6 ?", "13*9?", "3/9?", "3*9?4"):
+        with pytest.raises(ValueError, match="not a last-digit chain"):
+            task.parse_prompt(prompt)
+    with pytest.raises(ValueError, match="too many"):
+        task.generate_problems("val", 200, seed=0, chain_lengths=(1,))
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.sampled_from([(o, n) for o, ns in task.OPERANDS.items() for n in ns]))
+@given(st.integers(0, 9), st.integers(0, 9), operations)
 def test_every_operation_is_invertible_so_a_single_mistake_is_never_masked(one, other, operation):
     same = task.apply_operation(one, *operation) == task.apply_operation(other, *operation)
     assert same == (one == other)
@@ -56,11 +53,6 @@ def test_the_splits_share_no_prompt_whatever_the_seeds():
         prompts = {problem.prompt for problem in problems_of_split}
         assert {task.split_of(prompt) for prompt in prompts} == {split} and not prompts & seen
         seen |= prompts
-
-
-def test_too_many_problems_are_refused_instead_of_searched_for_ever():
-    with pytest.raises(ValueError, match="too many"):
-        task.generate_problems("val", 200, seed=0, chain_lengths=(1,))
 
 
 def test_misconceptions_have_the_wanted_mean_and_are_really_wrong():
@@ -110,13 +102,7 @@ def test_local_correctness_of_single_steps(response, right):
 
 @pytest.mark.parametrize(
     ("response", "reward"),
-    [
-        (r"3*9=8;8+6=3;\boxed{3};", 1.0),  # only the answer counts
-        (r"3*9=7;7+6=3;\boxed{4}", 0.0),
-        (r"\boxed{3}\boxed{4}", 0.0),
-        (r"\boxed{33}", 0.0),
-        ("3", 0.0),
-    ],
+    [(r"3*9=8;8+6=3;\boxed{3};", 1.0), (r"3*9=7;7+6=3;\boxed{4}", 0.0), (r"\boxed{3}\boxed{4}", 0.0), ("3", 0.0)],
 )
 def test_the_outcome_is_what_the_last_box_holds_in_training_too(response, reward):
     assert task.outcome_reward(response, "3") == reward

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task files: the six numeric sets, what a file may say, and one line for every mistake."""
+"""Task files and their rows: what a file may say, and one line for every mistake."""
+
+import json
 
 import pytest
 import yaml
 
 from prime_ext.tasks.cells import Composed, RowError
 from prime_ext.tasks.task_file import FOLDER, TaskError, load_task
+from prime_ext.tasks.task_rows import NoData, load_problems
 
 MATH = {
     "name": "mine",
@@ -39,7 +42,7 @@ def write(folder, content):
     return path
 
 
-def test_mathematics_fits_the_same_file(tmp_path):
+def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     task = load_task(write(tmp_path, {**MATH, "extraction": "gsm8k"}))
     problem = task.problem({"question": "What is $\\frac{{1}}{2}$ of {{problem}}?", "answer": 142.0})
     assert task.grader == "math" and problem.gold == "142.0"
@@ -48,13 +51,10 @@ def test_mathematics_fits_the_same_file(tmp_path):
         {"role": "system", "content": "You calculate."},
         {"role": "user", "content": "What is $\\frac{{1}}{2}$ of {{problem}}?\n\nPut the answer in \\boxed{}."},
     ]
-
-
-def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
-    task = load_task(write(tmp_path, CODE))
+    task = load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}}))
     problem = task.problem({"prompt": "def f():", "test": "assert f()", "entry_point": "f"})
     assert task.grader == "code" and problem.gold == '{"entry_point": "f", "test": "assert f()"}'
-    assert task.grader_options() == {}
+    assert task.grader_options() == {"seconds": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,7 @@ def test_programs_have_tests_of_several_columns_as_gold(tmp_path):
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
         ({"premise": "a", "hypothesis": " ", "label": "neutral"}, "hypothesis is empty"),
-        ({"premise": "a", "hypothesis": None, "label": "neutral"}, "hypothesis must be a text, got 'None'"),
         ({"premise": "a", "hypothesis": "b"}, "no column label or answer or gold_label"),
-        (
-            {"premise": "a", "hypothesis": "b", "label": "contradiction"},
-            "'contradiction' is none of entailment, neutral",
-        ),
         ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
         ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
@@ -101,7 +96,6 @@ def _changed(path, value, name):
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
-        ("awpnli", "gold/0/columns", ["a", "b"], "gold.0 has no key"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
         ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
@@ -109,19 +103,17 @@ def _changed(path, value, name):
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),
         ("awpnli", "overlaps", "aime2021", "overlaps must be the name of a task, got 'aime2021'"),
         ("awpnli", "data_source", "nowhere", "data_source: no verifier for data_source='nowhere'"),
-        ("awpnli", "data_source", "math500", "options must be left out: math500 is judged as math"),
+        ("awpnli", "data_source", "math500", "options must be left out: it is for choice, not math"),
         ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
         ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
         ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, local, or generated"),
         ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
-        ("awpnli", "source", {"generated": "last_digit_chain"}, "source.generated needs source.rows"),
         ("awpnli", "texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
-        ("awpnli", "gold/0/values/entailment", 3, "gold.0.values must say which option, 1 to 2"),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
-        ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for mathematics, not code"),
+        ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for math, not code"),
         ("humaneval", "gold/0/values", {"a": 1}, "gold.0.values must be left out: the gold of code is its tests"),
-        ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: they are for programs, not math"),
+        ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: it is for code, not math"),
         ("awpnli", "prompts/default", None, "prompts needs the key 'default'"),
         ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
         ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
@@ -142,16 +134,12 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
 
 
 def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
-    extended = {"name": "mine", "extends": "aime", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
+    # aime2022 extends a task itself. The keys of the source are taken one by one, all others as a whole.
+    extended = {"name": "mine", "extends": "aime2022", "title": "Mine", "id": None, "source": {"rows": {"all": 3}}}
     task, base = load_task(write(tmp_path, extended)), load_task("aime")
     assert (task.name, task.title, task.id) == ("mine", "Mine", None)
-    # The keys of the source are taken one by one, all others as a whole.
     assert task.source.hub == base.source.hub and task.source.rows == {"all": 3}
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
-    # The other may extend one itself.
-    task = load_task(write(tmp_path, {"name": "mine", "extends": "aime2022", "source": {"rows": None}}))
-    assert task.source.hub == base.source.hub and task.source.rows == {}
-    assert task.metrics == load_task("math500").metrics
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
@@ -167,12 +155,9 @@ def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
     [
         ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
-        ({"extends": "aime", "source": {"hub": None}}, "source.hub, source.files and source.revision belong together"),
-        ({"extends": "aime", "prompt": 3}, "the file has no key 'prompt'; did you mean prompts"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "key 'name' is given twice"),
         ("", "the file must be a mapping"),
-        ("- a", "the file must be a mapping"),
         ("1: a", "the key 1 must be a text"),
     ],
 )
@@ -207,10 +192,47 @@ def test_a_field_without_its_cells_says_so():
             composed.read(row)
 
 
-def test_limits_of_programs_reach_the_verifier(tmp_path):
-    assert load_task(write(tmp_path, {**CODE, "limits": {"seconds": 0.5}})).grader_options() == {"seconds": 0.5}
-    live = load_task("livecodebench_v2").grader_options()
-    assert live == {"seconds": 6, "seconds_per_problem": 300}
+SOURCE = {"local": {"test": "rows.jsonl"}, "rows": {"test": 2}, "where": {"year": "^2024"}, "origin": "example.org/a"}
+MINE = {**MATH, "source": SOURCE, "id": "name"}
+ROWS = [
+    {"question": "1+1", "answer": 2, "name": "a", "year": 2024},
+    {"question": "1+2", "answer": 3, "name": "b", "year": 2023},
+    {"question": "1+3", "answer": 4, "name": "c", "year": "2024 I"},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
+        ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
+        ([{"question": "1+1"}], "row 1: no column year"),
+        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
+        (ROWS, None),
+    ],
+)
+def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(tmp_path, rows, message):
+    mine = load_task(write(tmp_path, MINE))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if message is None:
+        problems = load_problems(mine, tmp_path)
+        assert [(name, problem.gold) for name, problem in problems.items()] == [("a", "2"), ("c", "4")]
+        return
+    with pytest.raises(NoData) as caught:
+        load_problems(mine, tmp_path)
+    assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
+
+
+def test_missing_data_say_where_they_are(tmp_path):
+    mine = load_task(write(tmp_path, MINE))
+    with pytest.raises(NoData, match="rows.jsonl does not exist; it is published as example.org/a"):
+        load_problems(mine, tmp_path)
+    with pytest.raises(NoData, match="mine: no hub: give --data"):
+        load_problems(mine)
+    with pytest.raises(NoData, match="mine: no split 'train'; it has test"):
+        load_problems(mine, tmp_path, "train")
+    with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
+        load_problems(load_task("gsm8k"), tmp_path)
 
 
 def test_an_unknown_task_suggests_near_names():

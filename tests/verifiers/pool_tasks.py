@@ -3,8 +3,11 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
+
+from prime_ext.verifiers.worker_pool import WorkerPool
 
 
 def double(x):
@@ -43,3 +46,13 @@ def kill_myself_once(marker):
 def nap(seconds):
     time.sleep(seconds)
     return os.getpid()
+
+
+def keep_busy():
+    pool = WorkerPool(2, time_limit=60.0)
+    workers = {pool.run(nap, 0.05) for _ in range(8)}
+    busy = [pool.submit(forever) for _ in range(2)]
+    time.sleep(0.5)
+    print(*workers, flush=True)
+    sys.stdin.readline()
+    return busy

@@ -61,28 +61,23 @@ def test_no_or_ambiguous_answers(response):
 
 
 @pytest.mark.parametrize(
-    ("response", "name"),
+    ("response", "stated"),
     [
         ("#### entailment", "entailment"),
         ("The answer is neutral.", "neutral"),
         ("The answer is option 1 (entailment).", "entailment"),
         (r"\boxed{contradiction}", "contradiction"),
         ("#### Contradiction", "contradiction"),
+        ("The answer is option 1 (neutral).", None),
+        ("The answer is entailment or neutral.", None),
+        ("#### not entailment", None),
+        ("entailment", None),
     ],
 )
-def test_options_with_names(response, name):
-    verifier = MultipleChoiceVerifier(NLI)
-    assert verifier.verify(response, name).correct
-    assert not any(verifier.verify(response, other).correct for other in NLI if other != name)
-
-
-@pytest.mark.parametrize(
-    "response",
-    ["The answer is option 1 (neutral).", "The answer is entailment or neutral.", "#### not entailment", "entailment"],
-)
-def test_names_that_contradict_or_are_not_stated(response):
-    verdicts = [MultipleChoiceVerifier(NLI).verify(response, name) for name in NLI]
-    assert {verdict.outcome for verdict in verdicts} == {Outcome.NO_ANSWER}
+def test_options_with_names(response, stated):
+    for name in NLI:
+        verdict = MultipleChoiceVerifier(NLI).verify(response, name)
+        assert verdict.correct == (name == stated) and (verdict.outcome is Outcome.NO_ANSWER) == (stated is None)
 
 
 def test_an_option_that_does_not_exist_is_wrong():
@@ -90,20 +85,13 @@ def test_an_option_that_does_not_exist_is_wrong():
     assert verdict.outcome is Outcome.WRONG and verdict.detail == "there is no option 3"
 
 
-@pytest.mark.parametrize(
-    "gold", [2, "2", "option 2", "B", "(b)", "Thus, the answer is option 2. #### 2", "contradiction"]
-)
-def test_every_form_of_gold_answer(gold):
-    assert MultipleChoiceVerifier(NLI).gold_option(gold) == 2
-
-
-@pytest.mark.parametrize("gold", ["", 0, 4, "maybe", "option 1 or option 2"])
-def test_gold_that_is_no_option_is_an_error_that_says_what_would_be(gold):
-    with pytest.raises(ChoiceError, match="names no option; it must be the names"):
-        MultipleChoiceVerifier(NLI).gold_option(gold)
-
-
-def test_names_and_number_of_options_must_agree():
+def test_every_form_of_gold_answer_and_an_error_for_what_is_no_option():
+    verifier = MultipleChoiceVerifier(NLI)
+    for gold in (2, "2", "option 2", "B", "(b)", "Thus, the answer is option 2. #### 2", "contradiction"):
+        assert verifier.gold_option(gold) == 2
+    for gold in ("", 0, 4, "maybe", "option 1 or option 2"):
+        with pytest.raises(ChoiceError, match="names no option; it must be the names"):
+            verifier.gold_option(gold)
     with pytest.raises(ValueError, match="n_options=2 contradicts the 3 names"):
         MultipleChoiceVerifier(NLI, n_options=2)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests written as code: taking HumanEval, MBPP and LeetCode apart into single tests and entry points.
+"""Tests written as code: HumanEval, MBPP and LeetCode as single tests and entry points.
 
-The tests are trusted and are only parsed here, never run. Which names belong to the solution is read off the tests
-alone; a solution that could choose would choose ``set`` or ``isclose``.
+Tests are trusted, and only parsed here. They alone decide which names belong to the solution: a solution that could
+choose would choose ``set`` or ``isclose``.
 """
 
 import ast
@@ -15,30 +15,20 @@ from prime_ext.verifiers.sandbox.harness import NODES
 
 
 class MalformedTests(ValueError):
-    """Test cases from which no verdict can be had: the grader fails, not the response. The message says why."""
+    """Test cases that allow no verdict, so that the grader fails. The message says why."""
 
 
 @dataclass(frozen=True)
 class AssertionProblem:
-    """Tests as code.
+    """Tests as code."""
 
-    Attributes:
-        setup: code before the tests: imports, helpers, ``def check``.
-        tests: one piece of code per test.
-        entry_points: names that the solution has to define.
-        context: trusted code that the solution may build on: the prompt with its helpers.
-        preparations: for tests that are steps of one script, the part of each that asserts nothing and that later
-            steps may need; empty otherwise.
-    """
-
-    setup: str
+    setup: str  # before the tests: imports, helpers, def check
     tests: tuple[str, ...]
-    entry_points: tuple[str, ...]
-    context: str = ""
-    preparations: tuple[str, ...] = ()
+    entry_points: tuple[str, ...]  # names that the solution has to define
+    context: str = ""  # trusted code that the solution may build on: the prompt with its helpers
+    preparations: tuple[str, ...] = ()  # of each test that is a step of one script, the part that later steps need
 
     def isolate(self, index: int) -> str:
-        """Return the code of one test that is to run without the others."""
         return "\n".join([*self.preparations[:index], self.tests[index]])
 
 
@@ -51,8 +41,8 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     tree = _parse(test)
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
         raise MalformedTests("the test defines no check(candidate)")
-    # The prompt's helpers are needed by some tests (find_zero checks with poly) and are trusted, unlike the solution's
-    # copies of them. The entry point itself is completed with a body and then replaced.
+    # Some tests need the prompt's helpers (find_zero checks with poly), which are trusted unlike the solution's copies.
+    # The entry point is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
     context = completed(prompt)
     return AssertionProblem(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
@@ -72,7 +62,7 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
 
 
 def _from_script(test: str) -> AssertionProblem:
-    """Each statement of the script that asserts is a test, together with the statements since the last one."""
+    """Make a test of each statement that asserts, with the statements since the last one."""
     tests: list[str] = []
     preparations: list[str] = []
     pending: list[str] = []
@@ -94,11 +84,7 @@ def _contains_assertion(node: ast.AST) -> bool:
 
 
 def completed(prompt: str) -> str:
-    """A prompt that is Python, or becomes Python when the function at its end gets a body.
-
-    Raises:
-        MalformedTests: it is neither.
-    """
+    """Give the function at the end of a prompt a body if it has none. ``MalformedTests``: it is not Python."""
     reason: SyntaxError | None = None
     for text in (prompt, prompt + "\n    pass\n"):
         try:
@@ -124,7 +110,6 @@ def _parse(code: str) -> ast.Module:
 
 
 def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
-    """Return the names that are called, in order, and those that the tests define themselves."""
     called: dict[str, None] = {}
     defined: set[str] = set()
     for tree in trees:
@@ -145,8 +130,7 @@ def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
 def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
     """Return the names that the tests call without defining them.
 
-    Names of built-ins count only if nothing else is called (MBPP asks for a function called ``sum``), and of those only
-    one that every test calls.
+    If these are all built-ins (MBPP wants a function ``sum``), return the only one that every test calls.
     """
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)

@@ -9,15 +9,11 @@ MAX_PROGRAM_CHARACTERS = 200_000
 
 
 def extract_program(response: str) -> str | None:
-    """Return the program in a response, or None if there is none.
+    """Return the program in a response, None without one, in linear time.
 
     A fence opens on a line of three or more backticks, alone or followed by ``python``, ``python3`` or ``py``, and
-    closes on a line of at least as many backticks and nothing else. Of several complete fences the last counts: it is
-    the response's final word, and a rule that tried all of them would reward guessing. Fences named ``python`` go
-    before unnamed ones; fences of other languages are passed over. An unclosed fence is no answer: the response was cut
-    off.
-
-    The time is linear in the length of the response.
+    closes on a line of at least as many backticks and nothing else. The last complete fence counts, since trying all
+    would reward guessing; those with a name of Python go before unnamed ones, and other languages are passed over.
     """
     named: str | None = None
     unnamed: str | None = None
@@ -43,10 +39,7 @@ def extract_program(response: str) -> str | None:
 
 
 def as_methods(program: str, entry_points: Sequence[str]) -> str:
-    """Functions without a class as methods of ``Solution``, if that class is all that the tests call (LeetCode).
-
-    Some models leave the class out; the evaluation of PRIME puts it back as well.
-    """
+    """Put functions into the class ``Solution`` if tests call nothing else (LeetCode), as PRIME's evaluation does."""
     if tuple(entry_points) != ("Solution",) or "class Solution" in program:
         return program
     return "class Solution:\n" + textwrap.indent(program, "    ")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing what a program gave with what was expected. Runs in the trusted process, in linear time.
-
-The rules: docs/reference/verifier_rules.md.
-"""
+"""Compare results of a program with expected ones, in linear time. Rules: docs/reference/verifier_rules.md."""
 
 import math
 import re
@@ -10,11 +7,11 @@ from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?\Z")
-# Decimal digits are read in quadratic time beyond this.
+# Reading decimal digits takes quadratic time.
 _MOST_DIGITS = 400
-# An output this much longer than what is expected is wrong without a look at it.
+# A much longer output than the expected one is wrong.
 _LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
-# How far a floating-point result may be off, times the larger magnitude or in itself.
+# Relative and absolute, of floating-point results.
 _TOLERANCE = 1e-6
 
 
@@ -38,7 +35,6 @@ def words_agree(got: str, expected: str) -> bool:
 
 
 def outputs_agree(got: bytes, expected: str) -> bool:
-    """Whether standard output agrees with what was expected."""
     if len(got) > _LENGTH_FACTOR * len(expected) + _LENGTH_MARGIN:
         return False
     got_lines = _lines(got.decode("utf-8", "surrogateescape"))
@@ -62,7 +58,7 @@ def _line_agrees(got: str, expected: str) -> bool:
 
 
 def values_agree(got: Any, expected: Any) -> bool:
-    """Whether two JSON values agree. Nesting deeper than Python's recursion limit never does."""
+    """Return whether two JSON values agree; those nested deeper than Python's recursion limit do not."""
     try:
         return _values_agree(got, expected)
     except RecursionError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test cases in the forms of the public data sets, which docs/reference/verifier_rules.md lists."""
+"""Test cases in the forms of public data sets, which docs/reference/verifier_rules.md lists."""
 
 import base64
 import binascii
@@ -24,13 +24,9 @@ _MOST_OPERATIONS = 8
 
 @dataclass(frozen=True)
 class PairProblem:
-    """Inputs and outputs.
+    """Texts of standard input and output; or, for a function, arguments and accepted results of a call as JSON data.
 
-    Attributes:
-        tests: what is given and what is expected. With a function, the arguments of a call, JSON data, and results of
-            which one must be returned: two where the data set does not say whether a list of one element is the result
-            or only holds it. Else texts, of standard input and output.
-        function: what is called.
+    Two results are accepted where a list of one element may be the result or hold it.
     """
 
     tests: tuple[tuple[Any, Any], ...]
@@ -42,11 +38,7 @@ TestCases = Mapping[str, Any] | str | Problem
 
 
 def parse_test_cases(test_cases: TestCases) -> Problem:
-    """Return the problem that the test cases describe.
-
-    Raises:
-        MalformedTests: in none of the forms above, or without a single test.
-    """
+    """Read test cases. ``MalformedTests``: they have none of the forms above, or no test."""
     problem = test_cases if isinstance(test_cases, PairProblem | AssertionProblem) else _read(test_cases)
     if not problem.tests:
         raise MalformedTests("there is no test")
@@ -111,7 +103,7 @@ def _call(given: Any, wanted: Any, number: int) -> tuple[Any, Any]:
 
 
 def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs and outputs of LiveCodeBench, the public ones first, and the function that is called, if any."""
+    """Return inputs and outputs of LiveCodeBench, the public ones first, and the function to call, if any."""
     metadata = row.get("metadata") or {}
     metadata = _json(metadata, "metadata") if isinstance(metadata, str) else metadata
     name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
@@ -125,14 +117,10 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     if other is not None:
         function = f"calls of {name}" if name else "no func_name"
         raise MalformedTests(f"a test is {other['testtype']!r}, but metadata has {function}")
-    return {
-        "inputs": [test["input"] for test in tests],
-        "outputs": [test["output"] for test in tests],
-        "fn_name": name,
-    }
+    return {"inputs": [test["input"] for test in tests], "outputs": [test["output"] for test in tests], "fn_name": name}
 
 
-# Responses to one problem are judged one after the other, and unpacking its tests takes longer than some of them.
+# Responses to one problem come one after the other, and unpacking its tests takes longer than some of them.
 @functools.lru_cache(maxsize=2)
 def _packed_tests(value: str) -> list[dict[str, Any]]:
     try:
@@ -147,11 +135,7 @@ def _packed_tests(value: str) -> list[dict[str, Any]]:
 
 
 def pickled_text(data: bytes) -> str:
-    """The text in a pickle that holds nothing else. Nothing in it is run or looked up.
-
-    Raises:
-        MalformedTests: it is no pickle, or holds anything else.
-    """
+    """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one text."""
     found: list[str] = []
     try:
         for operation, argument, _ in itertools.islice(pickletools.genops(data), _MOST_OPERATIONS):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a program: run its tests, compare, and report which failed first.
+"""Verdicts on programs: run the tests, compare, and report the first failure.
 
-Inputs and outputs: every test in a process of its own, which never gets the expected output. Tests that are code run in
-the solution's process; docs/reference/verifiers.md lists what a program can forge there.
+Each test of inputs and outputs runs in a process of its own, which never gets the expected output. Tests that are code
+run in the solution's process; docs/reference/verifiers.md lists what a program can forge there.
 """
 
 import asyncio
@@ -17,20 +17,14 @@ from typing import Any, Literal
 
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
-from prime_ext.verifiers.code.problems import (
-    AssertionProblem,
-    MalformedTests,
-    PairProblem,
-    TestCases,
-    parse_test_cases,
-)
+from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
 from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 
 RewardName = Literal["all", "fraction"]
 
 _DETAIL = 300
-# Outcome and words by the ending of a process, and by the report on a test that is code.
+# Outcome and text by the ending of a process, and by the report on a test that is code.
 _ENDINGS = {
     Ending.TIMEOUT: (Outcome.TIMEOUT, "time limit"),
     Ending.OUT_OF_MEMORY: (Outcome.OUT_OF_MEMORY, "memory limit"),
@@ -38,45 +32,32 @@ _ENDINGS = {
     Ending.MISBEHAVED: (Outcome.ERROR, "too many threads or files"),
     Ending.FAILED: (Outcome.ERROR, ""),
 }
-_REPORTS = {
-    "out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY],
-    "failed": (Outcome.WRONG, "wrong result"),
-}
+_REPORTS = {"out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY], "failed": (Outcome.WRONG, "wrong result")}
 _USED_UP = (Outcome.TIMEOUT, "the problem's time is used up")
 
-# Results of tests, in order: None for a pass, else the outcome and a few words.
+# Results of tests, in order: None for a pass, else the outcome and a text.
 Failed = tuple[Outcome, str]
 Results = list[Failed | None]
-# The arguments of Sandbox.start. One generator of runs serves threads, asyncio and batches.
+# The arguments of Sandbox.start.
 Run = tuple[str, dict[str, Any], bytes, Limits]
 Runs = Generator[Run, Execution, Results]
 
 
 class GraderFailure(Exception):
-    """The sandbox or the tests failed, so that nothing can be said about the program."""
+    """The sandbox or the tests failed, so that nothing is known about the program."""
 
 
 class CodeVerifier:
-    """Verifies programs against test cases.
+    """Verifies programs against test cases. Thread-safe.
 
     Args:
-        sandbox: where programs run; None: a :class:`Sandbox` of its own with these limits.
-        limits: limits of each test, the time limit counted in execution only.
-        seconds_per_problem: most seconds of execution over all tests of one problem. What it cuts off has failed with
-            ``timeout``.
-
-    Raises:
-        SandboxUnavailable: this machine cannot confine programs.
-
-    Thread-safe.
+        sandbox: runs the programs; None: a new one with these limits (``SandboxUnavailable``).
+        limits: limits of each test.
+        seconds_per_problem: most seconds of execution of all tests of a problem; those cut off fail with ``timeout``.
     """
 
     def __init__(
-        self,
-        sandbox: Sandbox | None = None,
-        *,
-        limits: Limits | None = None,
-        seconds_per_problem: float = 60.0,
+        self, sandbox: Sandbox | None = None, *, limits: Limits | None = None, seconds_per_problem: float = 60.0
     ) -> None:
         if not seconds_per_problem > 0:
             raise ValueError(f"seconds_per_problem={seconds_per_problem!r} must be a number > 0")
@@ -85,13 +66,10 @@ class CodeVerifier:
         self.seconds_per_problem = seconds_per_problem
 
     def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """Return the verdict on the program in a response.
+        """Return the verdict on the program in a response; malformed tests are a failure of the grader.
 
         ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
-        passed tests over all tests.
-
-        Raises:
-            ValueError: unknown reward name. Malformed tests are not an exception but a failed grader.
+        passed tests over all tests. ``ValueError``: another reward name.
         """
         return self.submit_program(extract_program(response), test_cases, reward=reward).result()
 
@@ -104,24 +82,17 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop; limits of time that are not None replace the verifier's.
-
-        Raises:
-            ValueError: unknown reward name, or a limit is not positive.
-        """
+        """As :meth:`verify`, without blocking the event loop; limits of time that are not None replace the
+        verifier's."""
         limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
         per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
         return await asyncio.wrap_future(verifier.submit_program(extract_program(response), test_cases, reward=reward))
 
-    def verify_program(self, program: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """Return the verdict on a program without a response around it."""
-        return self.submit_program(program, test_cases, reward=reward).result()
-
     def submit_program(
         self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
     ) -> "Future[Verdict]":
-        """Start the verification of a program and return its future. None: the response has none."""
+        """Start the verification of a program, None if the response has none, and return its future."""
         if reward not in ("all", "fraction"):
             raise ValueError(f"reward={reward!r} is not one of all, fraction")
         future: Future[Verdict] = Future()
@@ -145,7 +116,6 @@ class CodeVerifier:
         return future
 
     def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Generator[Run, Execution, Verdict]:
-        """Yield the runs that the tests need, and return the verdict."""
         started = time.perf_counter()
         try:
             problem = parse_test_cases(test_cases)
@@ -186,7 +156,7 @@ class CodeVerifier:
         return results
 
     def _run_assertions(self, program: str, problem: AssertionProblem, stop_at_first: bool) -> Runs:
-        """Run all tests in one process; if that leaves no report and every test counts, each in a process."""
+        """Run all tests in one process; without a report of it, and if every test counts, each in a process."""
         suite = self._run_suite(program, problem, problem.tests, self.seconds_per_problem, stop_at_first)
         results, failed, spent = yield from suite
         if results is not None:
@@ -209,9 +179,9 @@ class CodeVerifier:
     def _run_suite(
         self, program: str, problem: AssertionProblem, tests: Sequence[str], left: float, stop_at_first: bool
     ) -> Generator[Run, Execution, tuple[Results | None, Failed, float]]:
-        """Return the results, None if the program left no report; how it failed then; and the seconds it took."""
+        """Return the results, None if the program left no report; its failure in that case; and its seconds."""
         nonce = secrets.token_hex(16)
-        # Each test may take the time of one test, loading counted as one.
+        # Loading counts as one more test.
         limits = replace(self.limits, seconds=min(left, self.limits.seconds * (len(tests) + 1)))
         payload = {
             "program": program,
@@ -252,7 +222,7 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
 
 
 def _read_report(execution: Execution, nonce: str, number: int) -> Results | None:
-    """Return the results in the report of the tests; None if the program left early or wrote a report itself."""
+    """Return the results in the report of the tests, None if the program left early or wrote it itself."""
     if not execution.finished:
         return None
     try:
@@ -269,7 +239,6 @@ def _read_report(execution: Execution, nonce: str, number: int) -> Results | Non
 
 
 def _last_line(execution: Execution) -> str:
-    """Return the last line that the program wrote to standard error: usually the exception."""
     return execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}"
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computer algebra never gets to see: text that would hang it, fill memory or is no mathematics at all.
+"""Refuses normalised text that would hang computer algebra, fill its memory or is not mathematics, in linear time.
 
-Only normalised text is looked at, in linear time. A response beyond these limits is wrong unless it equals the
-gold answer as text; that is a rule of the format, not a failure. A gold answer beyond them cannot be compared
-symbolically, so there the grader fails.
+A response beyond these limits is wrong unless it equals the gold answer as text; for such a gold answer the grader
+fails.
 """
 
 import re

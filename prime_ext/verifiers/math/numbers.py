@@ -20,36 +20,27 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True)
 class PlainNumber:
-    """A rational number as it was written.
-
-    Attributes:
-        value: the number.
-        places: digits after the decimal point of a plain decimal with at least two significant digits, else 0.
-        tolerance: how far another number may be from it.
-    """
+    """A rational number as it was written."""
 
     value: Fraction
-    places: int = 0
-    tolerance: Fraction = Fraction(0)
+    places: int = 0  # digits after the point of a plain decimal with at least two significant digits
+    tolerance: Fraction = Fraction(0)  # largest distance of another number
 
     @property
     def terminates(self) -> bool:
-        """Whether finitely many decimals suffice."""
+        """Return whether finitely many decimals suffice."""
         return pow(10, self.value.denominator.bit_length(), self.value.denominator) == 0
 
     def rounds_to(self, decimal: "PlainNumber") -> bool:
-        """Whether ``decimal`` has places to round to, and this number, which must not lie half way, does so."""
+        """Return whether ``decimal`` has places, and this number, which must not lie half way, rounds to it."""
         return decimal.places > 0 and abs(self.value - decimal.value) * 2 * 10**decimal.places < 1
 
 
 def read_number(text: str) -> PlainNumber | None:
-    """Read a normalised answer that is nothing but a number.
+    """Read a normalised number; None for anything else, too many digits or a division by zero.
 
     Integers, decimals (also repeating ones, ``0.1\\overline{6}``), fractions of such, mixed numbers (``2\\frac{1}{3}``,
     only if the fraction is proper, else it is a product), scientific notation (``4\\cdot10^{5}``, ``4e5``).
-
-    Returns:
-        None if it is anything else, has too many digits or divides by zero.
     """
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS and text.isascii() else None
     if match is None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The math verifier: is the final answer of a response the gold answer?
+"""The math verifier: compare the final answer of a response with the gold answer.
 
-Three stages, each only for what the one before left open: text equality and rules in the caller (microseconds), limits
-of complexity, computer algebra in a worker process that can be killed (milliseconds). The verdict does not depend on
-the number of workers or on what was verified before.
+Three stages, each for what the one before left open: text equality and rules in the caller (microseconds), limits of
+complexity, computer algebra in a killable worker (milliseconds).
 """
 
 import asyncio
@@ -37,11 +36,7 @@ def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
 
 
 def read_tolerance(text: str | None) -> Fraction | None:
-    """A tolerance as benchmarks write it, ``1e-1`` or ``0.1``.
-
-    Raises:
-        ValueError: it is no positive number.
-    """
+    """Read a tolerance, ``1e-1`` or ``0.1``. ``ValueError``: it is not a positive number."""
     if text is None:
         return None
     number = read_number(normalize(text))
@@ -51,12 +46,7 @@ def read_tolerance(text: str | None) -> Fraction | None:
 
 
 def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[str, str]:
-    """Compare one prediction with one gold answer by rules alone.
-
-    Args:
-        gold: the gold answer.
-        answer: the prediction.
-        tolerance: how far a plain number may be from a gold answer that is one.
+    """Compare one prediction with one gold answer by rules alone; ``tolerance`` is for plain numbers.
 
     Returns:
         ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must decide), and the rule.
@@ -96,8 +86,8 @@ class MathVerifier:
     """Verifies final answers. Safe from any thread, from asyncio and inside Ray actors.
 
     Args:
-        pool: the workers; by default those that all verifiers in this process share.
-        time_limit: seconds of computer algebra per answer, counted from its start in the worker.
+        pool: the workers; None: those that all verifiers in this process share.
+        time_limit: seconds of computer algebra per answer.
     """
 
     def __init__(self, pool: WorkerPool | None = None, *, time_limit: float | None = None) -> None:
@@ -113,19 +103,17 @@ class MathVerifier:
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> Verdict:
-        """Return the verdict on a response.
+        """Return the verdict on a response, any text, of which nothing is executed.
 
         Args:
-            response: the text that the policy wrote. Any text; nothing in it is executed.
+            response: the response.
             gold: the gold answer, or several of which any may be matched.
-            extraction: how to find the answer; a style of :mod:`prime_ext.verifiers.math.extraction`; None: it is all.
-            tolerance: how far a plain number may be from a gold answer that is one, e.g. ``1e-1``. Other answers are
-                exact.
-            prompt: what was asked. If it is given, an unevaluated expression out of it is no answer
-                (:mod:`prime_ext.verifiers.math.restatement`).
+            extraction: a style of :mod:`prime_ext.verifiers.math.extraction`; None: the response is the answer.
+            tolerance: largest distance of a plain number from a gold answer that is one, e.g. ``1e-1``.
+            prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
-            ValueError: no such style, no gold answer at all, or a tolerance that is no positive number.
+            ValueError: no such style, no gold answer, or a tolerance that is not a positive number.
         """
         said, verdict = self._start(response, gold, extraction, tolerance, prompt)
         return verdict(said.result() if isinstance(said, Future) else said)
@@ -135,7 +123,7 @@ class MathVerifier:
         return self.verify(answer, gold, extraction=None)
 
     async def averify(self, response: str, gold: Gold, **options: Any) -> Verdict:
-        """Like :meth:`verify` for asyncio. The loop goes on while workers compute; no thread waits."""
+        """As :meth:`verify`, without blocking the event loop."""
         said, verdict = self._start(response, gold, **options)
         return verdict(await asyncio.wrap_future(said) if isinstance(said, Future) else said)
 
@@ -152,7 +140,7 @@ class MathVerifier:
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> tuple["Future[_Said] | _Said", Callable[["_Said"], Verdict]]:
-        """Decide by rules or ask a worker; return what was said, or will be, and what makes the verdict of it."""
+        """Decide by rules or ask a worker; return outcome and reason, or their future, and a function to a verdict."""
         started = time.perf_counter()
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds:

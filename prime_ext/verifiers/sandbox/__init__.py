@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs model-written Python programs where they cannot harm the machine.
+"""Runs model-written Python programs in confined children of a small server process.
 
-:class:`Sandbox` forks confined children of a small server process.
-
-What is covered: files (Landlock), network, processes, signals and everything else that needs a system call (seccomp),
-memory, processor and wall time, output, threads. What is **not**: side channels, faults of the kernel in the system
-calls that are allowed, and the load that a run may put on processors and memory bandwidth within its limits.
+Covered: files (Landlock), network, processes, signals and everything else that needs a system call (seccomp), memory,
+processor and wall time, output, threads. **Not** covered: side channels, faults of the kernel in the allowed system
+calls, and load on processors and memory bandwidth within the limits.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox as the rest of the package uses it: a pool of fork servers."""
+"""The sandbox for the rest of the package: a pool of fork servers."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prime_ext.verifiers.sandbox import harness, system_calls
+from prime_ext.verifiers.sandbox import harness, probe, system_calls
 from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
 from prime_ext.verifiers.worker_pool import Died, Pool, Worker
@@ -37,40 +37,39 @@ main(settings)
 """
 # One thread per process, and the same order of sets in every run.
 _ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "PYTHONHASHSEED": "0",
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
     "LC_ALL": "C.UTF-8",
 }
 
 
-def python_paths() -> list[str]:
-    """Return the directories that a program needs to read for its imports."""
+def _readable_paths() -> list[str]:
+    """Return what a program needs to read for its imports."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     if "/" in prefixes:
         prefixes = set(sysconfig.get_paths().values())
-    return sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+    python = sorted({os.path.realpath(path) for path in prefixes} | prefixes)
+    return [*python, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
 
 
 class ServerProcess(Worker):
-    """A running fork server: a worker of the sandbox."""
+    """A running fork server. ``SandboxUnavailable``: it does not start, or its protections do not suffice."""
 
     def __init__(self, unsafe_no_sandbox: bool) -> None:
-        """Start the server and wait until it has reported its protections.
-
-        Raises:
-            SandboxUnavailable: it does not start, or what it can offer does not suffice.
-        """
         if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
             raise SandboxUnavailable("the code sandbox needs Linux 5.9 or newer")
+        program, reason = b"", ""
+        try:
+            program = system_calls.build()
+        except (ImportError, RuntimeError, OSError) as error:
+            reason = f"seccomp: {error}"
         self.base = tempfile.mkdtemp(prefix="prime_ext_sandbox_")
         self._log = tempfile.TemporaryFile()
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client = os.pidfd_open(os.getpid())
         try:
-            self.process = self._spawn(theirs.fileno(), client)
+            self.process = self._spawn(theirs.fileno(), client, program)
         except OSError as error:
             self._connection.close()
             os.rmdir(self.base)
@@ -78,39 +77,45 @@ class ServerProcess(Worker):
         finally:
             theirs.close()
             os.close(client)
+        try:
+            self.protection = self._examine(reason)
+            if self.protection.missing and not unsafe_no_sandbox:
+                reasons = "; ".join(self.protection.missing)
+                raise SandboxUnavailable(
+                    f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
+                )
+        except BaseException:
+            self.end()
+            raise
+
+    def _examine(self, reason: str) -> Protection:
+        """Wait for the server and try its protections in a first run; ``reason``: why there is no filter."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
-            self.end()
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
-        self.protection = Protection(**hello)
-        if self.protection.missing and not unsafe_no_sandbox:
-            self.end()
-            reasons = "; ".join(self.protection.missing)
-            raise SandboxUnavailable(
-                f"model-written programs are not run here: {reasons}. unsafe_no_sandbox=True runs them all the same"
-            )
+        with tempfile.TemporaryDirectory(dir=self.base) as folder:
+            outside = Path(folder, "file")
+            outside.write_text("x")
+            execution = self.run(("probe", marshal.dumps({"outside": str(outside)}), b"", probe.LIMITS))
+        missing = ["an ordinary program does not run under the protections"]
+        if execution.finished:
+            missing = json.loads(execution.result)
+        return Protection(hello["landlock_abi"], [*missing, reason] if missing and reason else missing)
 
-    def _spawn(self, connection: int, client: int) -> subprocess.Popen[bytes]:
-        program, reason = b"", ""
-        try:
-            program = system_calls.build()
-        except (ImportError, RuntimeError, OSError) as error:
-            reason = f"seccomp: {error}"
+    def _spawn(self, connection: int, client: int, program: bytes) -> subprocess.Popen[bytes]:
         settings = {
             "root": _ROOT,
             "connection": connection,
             "client": client,
             "base": self.base,
-            "readable": [*python_paths(), "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"],
+            "readable": _readable_paths(),
             "filter": program.hex(),
-            "reason": reason,
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
         inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
         return subprocess.Popen(
             words,
-            # Regular files, as those of the runs are: what Python's standard streams find out about theirs at the start
-            # (can it seek, is it a terminal) holds in the children.
+            # Regular files, as in the runs: children inherit what Python's standard streams find out about theirs.
             stdin=self._log,
             stdout=self._log,
             stderr=self._log,
@@ -122,7 +127,7 @@ class ServerProcess(Worker):
         )
 
     def _receive(self, seconds: float) -> dict[str, Any] | None:
-        """The server's next message; None if it is gone, or says nothing in this time."""
+        """Return the server's next message, None if it is gone or silent."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         data = self._connection.recv(1 << 16) if poll.poll(seconds * 1000) else b""
@@ -133,10 +138,8 @@ class ServerProcess(Worker):
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
 
-    def run(self, task: tuple[str, bytes, bytes, Limits] | None) -> Execution | Protection:
-        """Do a run (role, payload, standard input, limits); without one, return the protections."""
-        if task is None:
-            return self.protection
+    def run(self, task: tuple[str, bytes, bytes, Limits]) -> Execution:
+        """Do a run: role, payload, standard input and limits."""
         role, payload, stdin, limits = task
         files: list[int] = []
         try:
@@ -159,7 +162,7 @@ class ServerProcess(Worker):
         return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
 
     def end(self) -> None:
-        """End the server and, because they die with it, all of its runs; remove what is left in the file system."""
+        """End the server with its run and remove its directory."""
         super().end()
         self._connection.close()
         shutil.rmtree(self.base, ignore_errors=True)
@@ -167,16 +170,14 @@ class ServerProcess(Worker):
 
 def _open_file(content: bytes) -> int:
     descriptor = os.memfd_create("prime_ext")
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    if content:
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
 def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execution:
-    """Return what the server's reply and the files of the child describe."""
+    """Read the server's reply and the files of the child."""
     if "failure" in reply:
         return failure(str(reply["failure"]))
 
@@ -198,7 +199,7 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
         ending = Ending.OUTPUT_LIMIT
     elif code == 0:
         ending = Ending.FINISHED
-    # Nobody but the kernel short of memory kills a run without a verdict.
+    # Only the kernel, short of memory, kills a run without a verdict.
     elif code == -signal.SIGKILL or result.endswith(harness.OUT_OF_MEMORY):
         ending = Ending.OUT_OF_MEMORY
     else:
@@ -207,58 +208,32 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
 
 
 class Sandbox(Pool):
-    """Runs hostile Python programs, at most ``workers`` at a time, each in a confined process of its own.
+    """Runs hostile Python programs, each in a confined process of its own. Thread-safe.
 
     Args:
         limits: limits of a run unless it brings its own.
         workers: most runs at a time; None: one per processor that this process may use.
-        unsafe_no_sandbox: run programs even where the machine cannot confine them.
-
-    Thread-safe. After a fork of this process, servers of its own are started on first use.
-
-    Raises:
-        SandboxUnavailable: the machine lacks what is needed; the message says what.
-        ValueError: an argument makes no sense.
+        unsafe_no_sandbox: run programs even where the machine cannot confine them, in place of ``SandboxUnavailable``.
     """
 
     def __init__(
-        self,
-        limits: Limits | None = None,
-        workers: int | None = None,
-        *,
-        unsafe_no_sandbox: bool = False,
+        self, limits: Limits | None = None, workers: int | None = None, *, unsafe_no_sandbox: bool = False
     ) -> None:
         self.limits = limits or Limits()
-        start = functools.partial(ServerProcess, unsafe_no_sandbox)
-        super().__init__(workers, start, failure)
-        try:
-            self.protection  # noqa: B018  starts the first server
-        except SandboxUnavailable:
+        super().__init__(workers, functools.partial(ServerProcess, unsafe_no_sandbox), failure)
+        # Starts the first server.
+        execution = self.run("")
+        if execution.sandbox_failure:
             self.close()
-            raise
-
-    @property
-    def protection(self) -> Protection:
-        """What confines the programs on this machine."""
-        found = self._put(None).result()
-        if isinstance(found, Execution):
-            raise SandboxUnavailable(found.stderr)
-        return found
+            raise SandboxUnavailable(execution.stderr)
 
     def start(
         self, role: str, payload: dict[str, Any], stdin: bytes = b"", limits: Limits | None = None
     ) -> "Future[Execution]":
         """Queue a run and return its future, which never raises for what a program does.
 
-        Args:
-            role: ``program``: a script; ``call``: one function of the program; ``tests``: a solution and its tests.
-            payload: the arguments of the role's function in :mod:`prime_ext.verifiers.sandbox.harness`.
-            stdin: standard input.
-            limits: limits of this run; None: those of the sandbox.
-
-        Raises:
-            ValueError: the payload cannot be sent, being nested too deeply.
-            RuntimeError: the sandbox is closed.
+        ``payload`` has the arguments of a role (``program``, ``call`` or ``tests``) of the harness. ``ValueError``: it
+        is nested too deeply. ``RuntimeError``: the sandbox is closed.
         """
         return self._put((role, marshal.dumps(payload), stdin, limits or self.limits))
 
@@ -273,10 +248,7 @@ class Sandbox(Pool):
 
 
 def find_protection() -> Protection:
-    """Start a server as :class:`~prime_ext.verifiers.sandbox.client.Sandbox` does, and return its protections.
-
-    Raises:
-        SandboxUnavailable: the server does not start at all.
-    """
-    with Sandbox(workers=1, unsafe_no_sandbox=True) as sandbox:
-        return sandbox.protection
+    """Start a server and return its protections. ``SandboxUnavailable``: it does not start at all."""
+    server = ServerProcess(unsafe_no_sandbox=True)
+    server.end()
+    return server.protection

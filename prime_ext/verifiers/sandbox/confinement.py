@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked child does to itself before it looks at the program.
+"""Confines a forked child before it reads the program.
 
-The server has given up capabilities and the rest of what is the same for all runs. In the child the order matters:
-limits first, then Landlock, which opens nothing any more, then the system call filter, which forbids everything above.
+The order in the child matters: limits, then Landlock, which needs open directories, then the system call filter, which
+forbids all of this. What is the same for all runs, the server gives up before it forks.
 
-Landlock: the program may read the Python installation and write one directory, whoever runs it. Three system calls,
-made through ctypes because no library in use offers them. It needs no privileges and no namespaces. What a kernel can
-do is its ABI number: 1 files (5.13), 2 links, 3 truncation (6.2), 4 TCP (6.7), 5 device ioctls, 6 signals and abstract
-sockets (6.12). Source: the kernel's ``include/uapi/linux/landlock.h``.
+Landlock lets a program read the Python installation and write one directory. It needs no privileges and no namespaces;
+its three system calls go through ctypes because no library in use offers them. The kernel's ABI number says what it
+covers: 1 files (5.13), 2 links, 3 truncation (6.2), 4 TCP (6.7), 5 device ioctls, 6 signals and abstract sockets
+(6.12). Source: the kernel's ``include/uapi/linux/landlock.h``.
 """
 
 import ctypes
@@ -16,7 +16,6 @@ import resource
 import signal
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from prime_ext.verifiers.sandbox.runs import Limits
 
@@ -42,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _done(result: int, what: str) -> int:
-    """The result of a function of libc, or an OSError."""
+    """Return the result of a function of libc, or raise its OSError."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
@@ -66,10 +65,7 @@ def landlock_abi() -> int:
 
 
 def _restrict(abi: int, rules: Sequence[tuple[int, int]]) -> None:
-    """Allow this thread, for ever, only what ``rules`` do, no TCP, and signals only to its own kind.
-
-    ``rules``: pairs of an ``O_PATH`` descriptor and the rights below it. NO_NEW_PRIVS must be set.
-    """
+    """Restrict this thread to ``rules`` (``O_PATH`` descriptor, rights below it). NO_NEW_PRIVS must be set."""
     handled = _FILE_RIGHTS[min(abi, 5)]
     attributes = struct.pack("QQQ", handled, _TCP_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
     # Older kernels reject the fields that they do not know, unless these are zero.
@@ -99,34 +95,20 @@ def _lower(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-@dataclass
 class Confinement:
-    """The confinement that every child of one server puts on, prepared once.
+    """The confinement of all children of one server, which is weakened here already. ``OSError``: the kernel refused.
 
-    Attributes:
-        landlock_abi: the kernel's, 0 to leave Landlock out.
-        filter_program: the system call filter, None to leave it out.
-        readable: directories and files that programs may read.
+    ``program`` is the system call filter, or empty; ``readable`` are directories and files that programs may read.
     """
 
-    landlock_abi: int
-    filter_program: Filter | None
-    readable: tuple[str, ...]
-    _rules: list[tuple[int, int]] = field(default_factory=list)
-
-    def prepare(self) -> None:
-        """Weaken this process and open the readable paths once; called in the server before it forks.
-
-        Its children inherit what it has given up, which saves time per run.
-
-        Raises:
-            OSError: the kernel refused.
-        """
+    def __init__(self, program: bytes, readable: Sequence[str]) -> None:
+        self.landlock_abi = landlock_abi()
+        self._filter = Filter(program) if program else None
         _lower(resource.RLIMIT_STACK, _MAIN_STACK_BYTES)
         for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
             _lower(kind, 0)
-        # Counts all tasks of the user, the trainer's included, and does not bind root: no more than a backstop. New
-        # processes are refused by the system call filter, threads are counted by the server.
+        # A backstop, for it counts all tasks of the user and does not bind root: the system call filter refuses new
+        # processes, and the server counts threads.
         _lower(resource.RLIMIT_NPROC, 32768)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         # Make root as weak as its files allow: no capability is left, and none can be gained.
@@ -134,20 +116,13 @@ class Confinement:
         _done(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), nothing), "capset")
         # Nobody of the same user may look into or write such a process's memory through /proc.
         prctl(_PR_SET_DUMPABLE, 0)
-        rights = {path: _READ if os.path.isdir(path) else _READ_FILE for path in self.readable} | _DEVICES
-        for path in filter(os.path.exists, rights):
-            self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights[path]))
-
-    @property
-    def descriptors(self) -> list[int]:
-        return [descriptor for descriptor, _ in self._rules]
+        rights = {path: _READ if os.path.isdir(path) else _READ_FILE for path in readable} | _DEVICES
+        paths = filter(os.path.exists, rights)
+        self._rules = [(os.open(path, os.O_PATH | os.O_CLOEXEC), rights[path]) for path in paths]
+        self.descriptors = [descriptor for descriptor, _ in self._rules]
 
     def put_on(self, work: str, limits: Limits, parent: int) -> None:
-        """Confine this process for ever, ``work`` being the one directory that it may write, and ``parent`` its parent.
-
-        Raises:
-            OSError: the kernel refused a protection that the probe had found. The child must not go on then.
-        """
+        """Confine this process for ever; it may write to the directory ``work`` only. ``OSError``: refused."""
         _lower(resource.RLIMIT_AS, limits.memory_bytes)
         _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
         _lower(resource.RLIMIT_FSIZE, limits.output_bytes)
@@ -159,6 +134,6 @@ class Confinement:
             directory = os.open(work, os.O_PATH | os.O_CLOEXEC)
             _restrict(self.landlock_abi, [*self._rules, (directory, _WORK)])
             os.close(directory)
-        if self.filter_program is not None:
-            program = ctypes.byref(self.filter_program)
+        if self._filter is not None:
+            program = ctypes.byref(self._filter)
             _done(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0), "seccomp")

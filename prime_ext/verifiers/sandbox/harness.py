@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that a confined child runs: a program, one call of a function, or a solution with its tests.
 
-The payload is read before any line of the program runs. Everything here shares its interpreter with hostile code. The
-client therefore trusts no report: it compares outputs and returned values itself. The report on tests is the exception;
-docs/reference/verifiers.md lists what protects it and what does not.
+Everything here shares its interpreter with hostile code. The client therefore compares outputs and returned values
+itself; docs/reference/verifiers.md lists what protects the report on tests and what does not.
 """
 
 import atexit
@@ -74,9 +73,6 @@ def _report(message: dict[str, Any]) -> None:
         data = data[write(RESULT, data) :]
 
 
-# ---- ending as Python does ------------------------------------------------------------------------------------------
-
-
 def _leave(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -124,16 +120,11 @@ def _run_as_script(action: Callable[[], object]) -> None:
     _leave(code)
 
 
-# ---- programs and calls ---------------------------------------------------------------------------------------------
-
-
 def run_program(payload: dict[str, Any]) -> None:
-    """Run the program as a script on its standard input."""
     _run_as_script(lambda: _run(payload["program"], "program.py", _new_module("__main__", {})))
 
 
 def run_call(payload: dict[str, Any]) -> None:
-    """Call one function of the program and report what it returned."""
     _run_as_script(lambda: _report({"value": _call(**payload)}))
 
 
@@ -164,14 +155,10 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is returned, which is not JSON")
 
 
-# ---- tests that are code --------------------------------------------------------------------------------------------
-
-
 def run_tests(payload: dict[str, Any]) -> None:
-    """Run a solution and its tests, and report the outcome of each with the client's nonce.
+    """Run a solution and its tests, and report ``{"nonce": ..., "results": [[outcome, text], ...]}``.
 
-    The report is ``{"nonce": ..., "results": [[outcome, text], ...]}``, or has ``broken``, a text, in place of the
-    results if the tests' own set-up fails. Without a report the program ended the process.
+    ``broken``, a text, replaces the results if the set-up of the tests fails.
     """
     # An iterator over bytes shows its content neither in a dump of the frames nor to the garbage collector.
     nonce = iter(payload.pop("nonce").encode())

@@ -32,16 +32,12 @@ import typing
 
 
 class ListNode:
-    """Node of a linked list as LeetCode defines it."""
-
     def __init__(self, val: Any = 0, next: "ListNode | None" = None) -> None:
         self.val = val
         self.next = next
 
 
 class TreeNode:
-    """Node of a binary tree as LeetCode defines it."""
-
     def __init__(self, val: Any = 0, left: "TreeNode | None" = None, right: "TreeNode | None" = None) -> None:
         self.val = val
         self.left = left

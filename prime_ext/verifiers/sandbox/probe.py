@@ -1,38 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries every protection in one forked child, to find out what this machine really offers."""
+"""A run that tries every protection, to find out what this machine really offers."""
 
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from prime_ext.verifiers.sandbox.harness import RESULT
 from prime_ext.verifiers.sandbox.runs import Limits
 
-if TYPE_CHECKING:
-    from prime_ext.verifiers.sandbox.confinement import Confinement
-
-_LIMITS = Limits(memory_bytes=2 << 30, output_bytes=1 << 20)
+LIMITS = Limits(seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20)
 _EFBIG = 27
 
 
 @dataclass(frozen=True)
 class Protection:
-    """What confines a program on this machine.
+    """What confines a program on this machine."""
 
-    Attributes:
-        landlock_abi: the kernel's Landlock ABI, 0 for none.
-        missing: what is needed and not there, one line each, with the remedy. Empty if model-written programs may run.
-    """
-
-    landlock_abi: int
-    missing: list[str]
+    landlock_abi: int  # of the kernel, 0 for none
+    missing: list[str]  # lines with the remedy; empty if model-written programs may run
 
     def describe(self) -> str:
-        """Return one line for logs and for the doctor."""
         if self.missing:
             return f"NOT sufficient: {'; '.join(self.missing)}"
         return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"
@@ -79,56 +70,28 @@ def _run_ordinary_program() -> None:
     assert seen == [45]
 
 
-def _try_all(outside: str, server: int) -> list[str]:
-    """Return what is missing, in a confined child. ``outside`` is a file that it must not reach."""
-    files: tuple[Callable[[], Any], ...] = (
-        lambda: _read(outside),
-        lambda: _write(outside),
-        lambda: _write(outside + "-new"),
-    )
-    calls: tuple[Callable[[], Any], ...] = (
-        # First, for without a filter exec would succeed.
-        _fork,
-        socket.socket,
-        lambda: os.kill(server, 0),
-        lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
-    )
-    limits: tuple[Callable[[], Any], ...] = (
-        lambda: bytearray(_LIMITS.memory_bytes + 1),
-        lambda: _write("large", _LIMITS.output_bytes + 1),
-    )
-    _run_ordinary_program()
-    needed = {
-        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": calls,
-        "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": files,
-        "no resource limits": limits,
+def run_probe(payload: dict[str, Any]) -> None:
+    """Report what is missing here as a JSON list. ``payload["outside"]`` is a file that must be out of reach."""
+    outside = payload["outside"]
+    needed: dict[str, list[Callable[[], Any]]] = {
+        "no system call filter: pip install pyseccomp, and libseccomp2 from the distribution": [
+            _fork,
+            socket.socket,
+            lambda: os.kill(os.getppid(), 0),
+            # Last, for without a filter it would succeed.
+            lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
+        ],
+        "no Landlock (Linux 5.13, landlock in the kernel's lsm= list)": [
+            lambda: _read(outside),
+            lambda: _write(outside),
+            lambda: _write(outside + "-new"),
+        ],
+        "no resource limits": [
+            lambda: bytearray(LIMITS.memory_bytes + 1),
+            lambda: _write("large", LIMITS.output_bytes + 1),
+        ],
     }
-    return [missing for missing, attempts in needed.items() if not all(map(_is_refused, attempts))]
-
-
-def examine(confinement: "Confinement", base: str, reason: str) -> dict[str, Any]:
-    """Try every protection and return the fields of :class:`Protection`. Runs in the fork server."""
-    outside, work = os.path.join(base, "outside"), os.path.join(base, "probe")
-    _write(outside)
-    os.mkdir(work, 0o700)
-    reader, writer = os.pipe()
-    server = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.alarm(10)
-            os.chdir(work)
-            confinement.put_on(work, _LIMITS, server)
-            os.write(writer, json.dumps(_try_all(outside, server)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as answers:
-        answer = answers.read()
-    os.waitpid(pid, 0)
-    left = [os.path.join(work, name) for name in os.listdir(work)]
-    for path in filter(os.path.exists, (*left, outside, outside + "-new")):
-        os.unlink(path)
-    os.rmdir(work)
-    missing = json.loads(answer) if answer else ["an ordinary program does not run under the protections"]
-    return {"landlock_abi": confinement.landlock_abi, "missing": missing + ([reason] if missing and reason else [])}
+    _run_ordinary_program()
+    missing = [line for line, attempts in needed.items() if not all(map(_is_refused, attempts))]
+    os.write(RESULT, json.dumps(missing).encode())
+    os._exit(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run may use and what it leaves behind."""
+"""Limits and results of a run."""
 
 import enum
 import math
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Ending(str, enum.Enum):
-    """How a run ended. Only ``finished`` says that its output is worth a look."""
+    """How a run ended. Only the output of a ``finished`` one counts."""
 
     FINISHED = "finished"  # exit code 0
     FAILED = "failed"  # uncaught exception, another exit code, a signal
@@ -23,18 +23,11 @@ class Ending(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one run. All are enforced from outside the program or by the kernel.
+    """Limits of one run, enforced by the server and the kernel. ``ValueError``: out of range."""
 
-    Attributes:
-        seconds: wall time from the start of the run, in seconds; waiting for a free worker does not count. The same
-            number plus two limits processor time over all threads.
-        memory_bytes: address space, the interpreter's own 50 to 150 MB included.
-        output_bytes: size of standard output, of standard error and of every file that the program writes.
-    """
-
-    seconds: float = 10.0
-    memory_bytes: int = 1 << 30
-    output_bytes: int = 4 << 20
+    seconds: float = 10.0  # wall time without waiting for a worker; processor time of all threads: two seconds more
+    memory_bytes: int = 1 << 30  # address space, including 50 to 150 MB of the interpreter
+    output_bytes: int = 4 << 20  # of standard output, of standard error and of every file that the program writes
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seconds, int | float) and 0 < self.seconds < math.inf):
@@ -46,29 +39,19 @@ class Limits:
 
     @property
     def cpu_seconds(self) -> int:
-        """The limit of processor time."""
         return int(self.seconds) + 2
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What a run left behind.
-
-    Attributes:
-        ending: how it ended.
-        stdout: standard output, at most ``Limits.output_bytes``. The program may have written anything here.
-        stderr: the last 4 KB of standard error, or what went wrong with the sandbox.
-        exit_code: exit code, or minus the signal that ended it; None if the sandbox failed.
-        seconds: wall time of the run alone.
-        result: what the harness reported on its own descriptor (calls, tests); the program can write there, too.
-    """
+    """Results of a run."""
 
     ending: Ending
     stdout: bytes = b""
-    stderr: str = ""
-    exit_code: int | None = None
-    seconds: float = 0.0
-    result: bytes = b""
+    stderr: str = ""  # the last 4 KB, or the failure of the sandbox
+    exit_code: int | None = None  # minus the signal that ended it; None if the sandbox failed
+    seconds: float = 0.0  # wall time of the run alone
+    result: bytes = b""  # report of the harness on calls and tests; the program can write there, too
 
     @property
     def finished(self) -> bool:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fork server: a small single-threaded Python process whose children each run one hostile program, one at a time.
+"""The fork server: a single-threaded Python process whose children run one hostile program each, one at a time.
 
-Forking a trainer with its threads and device handles is unsafe, and a new interpreter for every run is slow; a child of
-this server has its modules already imported and costs two or three milliseconds. The server never reads a program: the
-client's packets hold limits and descriptors, and programs, inputs and tests lie in anonymous files, so that nothing of
-one run is in the memory which the next one inherits. Every child is one process, for the system call filter lets none
-start another, so that one SIGKILL ends a run.
-
-The server ends when its client closes the connection or dies (a pidfd tells), and its children die with it.
+Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is slow. A child of
+this server has its modules already imported and costs two or three milliseconds. The server never reads a program:
+packets hold limits and descriptors of anonymous files, so that the next run inherits nothing of this one. The system
+call filter refuses new processes, so that one SIGKILL ends a run. The server ends with its client, and its children
+with it.
 """
 
 import ctypes
@@ -34,9 +32,10 @@ _MAX_THREADS, _MAX_FILES = 64, 32
 _MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_ROLES = {**harness.ROLES, "probe": probe.run_probe}
 
-# Imported before the first fork, so that programs find them loaded. Every shared library makes each fork dearer, and
-# random and threading reseed and renew their state after each, hence only what many programs use.
+# Imported before the first fork. Only what many programs use: every shared library makes each fork slower, and random
+# and threading renew their state after each.
 PREWARMED = (
     "abc", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq",
     "io", "itertools", "json", "math", "operator", "re", "string", "time", "traceback", "types",
@@ -78,13 +77,12 @@ class Child:
             os.write(harness.STDERR, traceback.format_exc(limit=-3).encode())
             os._exit(1)
         try:
-            harness.ROLES[role](payload)
+            _ROLES[role](payload)
         finally:
             # Whatever happens, the child must not run on as a second server.
             os._exit(1)
 
     def reap(self, options: int = os.WNOHANG) -> bool:
-        """Return whether it has ended."""
         if self.status is None:
             pid, status, usage = os.wait4(self.pid, options)
             if pid != 0:
@@ -93,12 +91,29 @@ class Child:
         return self.status is not None
 
     def misbehaves(self) -> bool:
-        """Return whether it has too many threads or files."""
         try:
             threads = os.stat(f"/proc/{self.pid}/task").st_nlink - 2
         except FileNotFoundError:
             threads = 0  # it has ended since
         return threads > _MAX_THREADS or len(os.listdir(self.work)) > _MAX_FILES
+
+    def watch(self, client: int) -> str | None:
+        """Wait and return why it must be killed, empty when it has ended by itself, None if the client is gone."""
+        started = time.monotonic()
+        while True:
+            left = started + self.limits.seconds - time.monotonic()
+            if not _wait(self.pidfd, client, max(0.0, min(left, _TICK_SECONDS))):
+                return None
+            ended = self.reap()
+            age = time.monotonic() - started
+            if self.overspent:
+                return "timeout"
+            if ended:
+                return ""
+            if age >= self.limits.seconds:
+                return "timeout"
+            if age >= _TICK_SECONDS and self.misbehaves():
+                return "misbehaved"
 
     def end(self) -> int:
         """Kill it if it still runs, remove what it left, and return its exit code."""
@@ -111,73 +126,37 @@ class Child:
         return os.waitstatus_to_exitcode(self.status or 0)
 
 
-class Server:
-    """Serves one client, one run at a time."""
+def _wait(descriptor: int, client: int, seconds: float | None = None) -> bool:
+    """Wait for the descriptor or the time; return False if the client is gone."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.register(client, select.POLLIN)
+    ready = poll.poll(None if seconds is None else seconds * 1000 + 1)
+    return client not in [ready_descriptor for ready_descriptor, _ in ready]
 
-    def __init__(self, connection: socket.socket, client: int, base: str, protect: confinement.Confinement) -> None:
-        self._connection = connection
-        self._client = client
-        self._base = base
-        self._confinement = protect
 
-    def serve(self) -> None:
-        """Serve until the client is gone."""
-        while self._wait(self._connection.fileno()):
-            data, descriptors, _, _ = socket.recv_fds(
-                self._connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-            reply = self._run(json.loads(data), descriptors) if data else None
-            if reply is None:
-                return
-            self._connection.send(json.dumps(reply).encode())
-
-    def _wait(self, descriptor: int, seconds: float | None = None) -> bool:
-        """Wait for it or the time; return False if the client is gone."""
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.register(self._client, select.POLLIN)
-        ready = poll.poll(None if seconds is None else seconds * 1000 + 1)
-        return self._client not in [ready_descriptor for ready_descriptor, _ in ready]
-
-    def _run(self, message: dict[str, Any], descriptors: list[int]) -> dict[str, Any] | None:
-        """Do one run and return the reply to the client, None if it is gone."""
-        limits = Limits(**message["limits"])
+def _serve(connection: socket.socket, client: int, work: str, protect: confinement.Confinement) -> None:
+    while _wait(connection.fileno(), client):
+        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return
+        message = json.loads(data)
         started = time.monotonic()
+        reply: dict[str, Any]
         try:
-            child = Child(message["role"], descriptors, os.path.join(self._base, "run"), limits, self._confinement)
+            child = Child(message["role"], descriptors, work, Limits(**message["limits"]), protect)
         except OSError as error:
-            return {"failure": f"fork server: {error}"}
+            reply = {"failure": f"fork server: {error}"}
+        else:
+            verdict = child.watch(client)
+            seconds = time.monotonic() - started
+            reply = {"verdict": verdict, "code": child.end(), "seconds": seconds}
+            if verdict is None:
+                return
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        verdict = self._watch(child, started)
-        seconds = time.monotonic() - started
-        code = child.end()
-        return None if verdict is None else {"verdict": verdict, "code": code, "seconds": seconds}
-
-    def _watch(self, child: Child, started: float) -> str | None:
-        """Return why a child must be killed, empty when it has ended by itself, None if the client is gone."""
-        limits = child.limits
-        while True:
-            left = started + limits.seconds - time.monotonic()
-            if not self._wait(child.pidfd, max(0.0, min(left, _TICK_SECONDS))):
-                return None
-            ended = child.reap()
-            age = time.monotonic() - started
-            if child.overspent:
-                return "timeout"
-            if ended:
-                return ""
-            if age >= limits.seconds:
-                return "timeout"
-            if age >= _TICK_SECONDS and child.misbehaves():
-                return "misbehaved"
-
-    def close(self) -> None:
-        """Remove what is left in the file system."""
-        for name in os.listdir(self._base):
-            _remove(os.path.join(self._base, name))
-        os.rmdir(self._base)
+        connection.send(json.dumps(reply).encode())
 
 
 def _remove(work: str) -> None:
@@ -203,7 +182,6 @@ def _place(descriptors: Sequence[int], keep: list[int]) -> None:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the server with what :mod:`client` put on the command line."""
     connection = socket.socket(fileno=settings["connection"])
     confinement.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for name in PREWARMED:
@@ -212,24 +190,19 @@ def main(settings: dict[str, Any]) -> None:
     # Keep the low numbers taken, so that the descriptors of a run never lie where they have to go.
     for _ in harness.DESCRIPTORS:
         os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    program = bytes.fromhex(settings["filter"])
-    protect = confinement.Confinement(
-        landlock_abi=confinement.landlock_abi(),
-        filter_program=confinement.Filter(program) if program else None,
-        readable=tuple(settings["readable"]),
-    )
-    protect.prepare()
+    protect = confinement.Confinement(bytes.fromhex(settings["filter"]), settings["readable"])
     os.environ.clear()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads after the imports; a fork server must have one")
-    protection = probe.examine(protect, settings["base"], settings["reason"])
     gc.collect()
     gc.freeze()
     gc.disable()
-    connection.send(json.dumps(protection).encode())
-    server = Server(connection, settings["client"], settings["base"], protect)
+    connection.send(json.dumps({"landlock_abi": protect.landlock_abi}).encode())
+    base = settings["base"]
     try:
-        server.serve()
+        _serve(connection, settings["client"], os.path.join(base, "run"), protect)
     finally:
-        server.close()
+        for name in os.listdir(base):
+            _remove(os.path.join(base, name))
+        os.rmdir(base)

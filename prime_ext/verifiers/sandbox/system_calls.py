@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which system calls a program may make: those of the list below, everything else fails with EPERM.
+"""The system calls that a program may make; everything else, also of future kernels, fails with EPERM.
 
-A list of what is allowed, not of what is forbidden, so that a call which a future kernel adds is refused. Notable by
-their absence: exec, fork, vfork, kill in every form, sockets, ptrace, mount, bpf, io_uring, keyrings, namespaces,
-memfd_create, userfaultfd, pidfds, process_vm_*, inotify, and whatever changes owner, mode, times or extended
-attributes of a file, since Landlock does not govern those. clone3 answers ENOSYS, so that libc falls back to clone,
-whose flags a filter can read: threads pass, processes do not.
+Left out on purpose: exec, fork, vfork, kill in every form, sockets, ptrace, mount, bpf, io_uring, keyrings, namespaces,
+memfd_create, userfaultfd, pidfds, process_vm_*, inotify, and changes of a file's owner, mode, times or extended
+attributes, which Landlock does not govern. clone3 answers ENOSYS, so that libc falls back to clone, whose flags a
+filter can read: threads pass, processes do not.
 """
 
 import ctypes
@@ -45,12 +44,8 @@ ALWAYS = (
 
 
 def build() -> bytes:
-    """Return the filter as BPF. In the client, so that no run carries libseccomp.
-
-    Raises:
-        ImportError, RuntimeError: pyseccomp or its shared library libseccomp is not there.
-        OSError: libseccomp refused a rule.
-    """
+    """Return the filter as BPF. ``ImportError``, ``RuntimeError``: pyseccomp or libseccomp is missing."""
+    # In the client, so that no run carries libseccomp.
     import pyseccomp
     from pyseccomp import EQ, MASKED_EQ, Arg
 

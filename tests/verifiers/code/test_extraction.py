@@ -34,12 +34,6 @@ def test_the_last_complete_fence_is_the_program(response, program):
     assert extract_program(response) == program
 
 
-@given(st.text(alphabet="`pyt\n x", max_size=300))
-def test_any_text_has_a_program_or_none(response):
-    program = extract_program(response)
-    assert program is None or program.strip()
-
-
 LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 PROGRAMS = st.text(alphabet=st.characters(exclude_characters="`" + LINE_ENDS, exclude_categories=("Cs",)))
 
@@ -50,8 +44,8 @@ def test_what_was_fenced_comes_back(programs):
     assert found == (f"{programs[-1]}\n" if programs[-1].strip() else None)
 
 
-@pytest.mark.parametrize("unit", ["```python\n", "`"])
-def test_time_is_linear(unit):
+def test_time_is_linear():
     started = time.process_time()
-    extract_program(unit * (1_000_000 // len(unit)))
+    for unit in ("```python\n", "`"):
+        extract_program(unit * (1_000_000 // len(unit)))
     assert time.process_time() - started < 60

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may reach computer algebra."""
 
-import time
-
 import pytest
-from hostile import hostile_answers
 
 from prime_ext.verifiers.math.complexity_limits import refusal
-from prime_ext.verifiers.math.normalize import normalize
 
 
 @pytest.mark.parametrize(
@@ -51,10 +47,3 @@ HONEST = r"""
 def test_what_honest_answers_need_passes():
     refused = {answer: refusal(answer) for answer in HONEST.split()}
     assert set(refused.values()) == {None}, refused
-
-
-def test_the_limits_and_the_normaliser_are_quick_on_everything():
-    for answer in hostile_answers():
-        started = time.process_time()
-        refusal(normalize(answer[:2400]))
-        assert time.process_time() - started < 30, answer[:60]

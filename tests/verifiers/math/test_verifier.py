@@ -6,6 +6,7 @@ import json
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -84,9 +85,9 @@ STUFFED = [r"\boxed{A or B or C or D}", r"\boxed{A}\boxed{B}\boxed{C}\boxed{D}",
 STUFFED += [r"\boxed{C, A}", r"It is \boxed{C} or \boxed{D}", r"\boxed{C \text{ or } D}", r"\boxed{C/D}"]
 
 
-@pytest.mark.parametrize("response", STUFFED)
-def test_stuffing_options_is_wrong(verifier, response):
-    assert verifier.verify(response, "C").outcome is Outcome.WRONG
+def test_stuffing_options_is_wrong(verifier):
+    verdicts = verifier.verify_batch([(response, "C") for response in STUFFED])
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.WRONG}
 
 
 def test_any_of_several_gold_answers_may_be_matched(verifier):
@@ -107,21 +108,14 @@ def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
     assert verifier.verify_answer("x+5", [gold, "5+x"]).correct
 
 
-@pytest.mark.parametrize("answer", [r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, "1+*2x", "?"])
-def test_an_unusable_prediction_is_wrong(verifier, answer):
-    assert verifier.verify_answer(answer, r"\sqrt{2}+x").outcome is Outcome.WRONG
-
-
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
-    golds = ("5", r"\frac{\sqrt{3}}{2}", "x^2+1", r"(-\infty,3]", r"\text{east}", "1,2")
-    verifier.verify_answer("x", "y")
+    golds = ("5", r"\frac{\sqrt{3}}{2}", r"\sqrt{2}+x", r"(-\infty,3]", r"\text{east}", "1,2")
     for gold in golds:
         for answer in hostile_answers(str(payload_marker)):
+            started = time.process_time()
             for verdict in (verifier.verify_answer(answer, gold), verifier.verify(rf"\boxed{{{answer}}}", gold)):
                 assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (answer[:80], gold, verdict)
-
-
-def test_hostile_gold_answers_do_not_hang_either(verifier, payload_marker):
+            assert time.process_time() - started < 30, answer[:80]
     for gold in hostile_answers(str(payload_marker)):
         assert not verifier.verify_answer("x+5", gold).correct
 
@@ -144,23 +138,21 @@ def test_memory_does_not_grow_with_hostile_answers():
     assert sizes[1][0] - sizes[0][0] < 20 and sizes[1][1] < 400
 
 
-def test_a_thousand_requests_in_one_event_loop(verifier):
+def test_many_requests_in_one_event_loop(verifier):
     async def main():
-        threads, turns = threading.active_count(), 0
-        requests = [
-            asyncio.ensure_future(verifier.averify(rf"\boxed{{(x+{n})^2}}", f"x^2+{2 * n}x+{n * n + n % 2}"))
-            for n in range(1000)
-        ]
-        while not all(request.done() for request in requests):
+        threads = threading.active_count()
+        pairs = [(rf"\boxed{{(x+{n})^2}}", f"x^2+{2 * n}x+{n * n + n % 2}") for n in range(400)]
+        requests = asyncio.gather(*(verifier.averify(*pair) for pair in pairs))
+        turns = 0
+        while not requests.done():
             await asyncio.sleep(0.01)
             turns += 1
             assert threading.active_count() <= threads + 2
         # The loop went on turning while the workers were busy.
         assert turns > 20
-        return [request.result() for request in requests]
+        return [verdict.correct for verdict in await requests]
 
-    verdicts = asyncio.run(main())
-    assert [verdict.correct for verdict in verdicts] == [n % 2 == 0 for n in range(1000)]
+    assert asyncio.run(main()) == [n % 2 == 0 for n in range(400)]
 
 
 def test_what_algebra_cannot_finish_is_undecided(pool):

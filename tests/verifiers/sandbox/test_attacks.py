@@ -52,7 +52,7 @@ def test_an_attack_is_contained(name, attacked, surroundings):
 @pytest.mark.parametrize("name", attacks.FORGERIES)
 def test_a_forgery_earns_nothing(name, attacked):
     verifier = CodeVerifier(attacked, limits=LIMITS)
-    verdict = verifier.verify_program(attacks.FORGERIES[name], {"inputs": ["1\n"], "outputs": ["31415926\n"]})
+    verdict = verifier.submit_program(attacks.FORGERIES[name], {"inputs": ["1\n"], "outputs": ["31415926\n"]}).result()
     assert verdict.score == 0.0 and not verdict.grader_failure
 
 
@@ -68,7 +68,7 @@ SUITES = {
 def test_a_cheat_passes_no_suite(name, attacked):
     verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
     for suite, cases in SUITES.items():
-        verdict = verifier.verify_program(attacks.CHEATS[name], cases)
+        verdict = verifier.submit_program(attacks.CHEATS[name], cases).result()
         assert verdict.score == 0.0, (suite, verdict.detail)
 
 
