@@ -37,18 +37,15 @@ class NodeActor:
 
     async def ask(self, call: Callable[[Any], Awaitable[T]]) -> T:
         """Return ``call(actor)``; if the actor died, that of a new one. ``RayActorError``: the new one died too."""
-        for last in (False, True):
-            actor = self.handle()
-            try:
-                return await call(actor)
-            except RayTaskError:
-                raise
-            except RayActorError as error:
-                # Another request may have replaced it already.
-                if self._actor is actor:
-                    logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
-                    self._actor = None
-                if last:
-                    raise
-            await asyncio.sleep(0.5)
-        raise AssertionError("asked twice")
+        actor = self.handle()
+        try:
+            return await call(actor)
+        except RayTaskError:
+            raise
+        except RayActorError as error:
+            # Another request may have replaced it already.
+            if self._actor is actor:
+                logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
+                self._actor = None
+        await asyncio.sleep(0.5)
+        return await call(self.handle())

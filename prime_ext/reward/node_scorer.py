@@ -37,78 +37,53 @@ class _Request:
 
 
 class MicroBatcher:
-    """Collects responses that arrive one by one, so that their steps are scored together. Belongs to one event loop.
+    """Scores responses that arrive one by one together; while it scores a batch, the next one collects.
 
     The first response of a batch waits ``window_seconds`` for more; one longer than ``max_tokens`` is a batch of its
-    own. With ``one_at_a_time``, for a model in this process, a batch waits for the one before it and grows meanwhile.
+    own. Belongs to one event loop.
     """
 
-    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int, one_at_a_time: bool = False):
+    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int):
         self._scorer, self._window, self._max_tokens = scorer, window_seconds, max_tokens
-        self._one_at_a_time = one_at_a_time
-        self._waiting: dict[_Request, None] = {}
-        self._collected = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._waiting: list[_Request] = []
+        self._runner: asyncio.Task[None] | None = None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
         """Return the scores of one response of ``tokens`` tokens, or why there are none."""
         loop = asyncio.get_running_loop()
-        if self._waiting and self._collected + tokens > self._max_tokens:
-            self._send()
         request = _Request(chain, tokens, loop.create_future())
-        self._waiting[request] = None
-        self._collected += tokens
-        if self._collected >= self._max_tokens:
-            self._send()
-        elif self._timer is None:
-            self._timer = loop.call_later(self._window, self._send)
-        try:
-            return await request.done
-        finally:
-            # If it was cancelled before the batch was sent.
-            self._forget(request)
+        self._waiting.append(request)
+        if self._runner is None:
+            self._runner = loop.create_task(self._run())
+        return await request.done
 
-    def _forget(self, request: _Request) -> None:
-        if request in self._waiting:
-            del self._waiting[request]
-            self._collected -= request.tokens
+    async def _run(self) -> None:
+        await asyncio.sleep(self._window)
+        # Those who were cancelled do not wait any more.
+        while waiting := [request for request in self._waiting if not request.done.done()]:
+            tokens = itertools.accumulate(request.tokens for request in waiting)
+            fitting = max(1, bisect.bisect_right(list(tokens), self._max_tokens))
+            batch, self._waiting = waiting[:fitting], waiting[fitting:]
+            outcomes = await score_each(self._scorer, [request.chain for request in batch])
+            for request, outcome in zip(batch, outcomes, strict=True):
+                if not request.done.done():
+                    request.done.set_result(outcome)
+        self._waiting, self._runner = [], None
 
-    def _send(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._waiting or (self._one_at_a_time and self._running):
-            return
-        tokens = list(itertools.accumulate(request.tokens for request in self._waiting))
-        batch = list(self._waiting)[: max(1, bisect.bisect_right(tokens, self._max_tokens))]
-        for request in batch:
-            self._forget(request)
-        task = asyncio.get_running_loop().create_task(self._work(batch))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
-        if self._one_at_a_time:
-            self._send()
-
-    async def _work(self, requests: Sequence[_Request]) -> None:
-        try:
-            outcomes = await self._scorer.score([request.chain for request in requests])
-            if len(outcomes) != len(requests):
-                raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(requests)} responses")
-        except Exception as error:
-            if len(requests) > 1:
-                # Find the one that broke the batch.
-                await asyncio.gather(*(self._work([request]) for request in requests))
-                return
-            if not isinstance(error, StepRMError):
-                logger.exception("the step scorer broke")
-            outcomes = [ScoringFailure(f"{type(error).__name__}: {error}")]
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if not request.done.cancelled():
-                request.done.set_result(outcome)
+async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
+    """Score responses; if that fails, one by one, so that only those that fail alone have no scores."""
+    try:
+        outcomes = list(await scorer.score(chains))
+        if len(outcomes) != len(chains):
+            raise StepRMError(f"the scorer gave {len(outcomes)} results for {len(chains)} responses")
+        return outcomes
+    except Exception as error:
+        if len(chains) > 1:
+            return [outcome for chain in chains for outcome in await score_each(scorer, [chain])]
+        if not isinstance(error, StepRMError):
+            logger.exception("the step scorer broke")
+        return [ScoringFailure(f"{type(error).__name__}: {error}")]
 
 
 class NodeStepScorer:
@@ -124,11 +99,16 @@ class NodeStepScorer:
             if actor.num_gpus == 0 and scorer.device is None:
                 # The GPUs that this process sees belong to others.
                 scorer = replace(scorer, device="cpu")
-        scores = build_scorer(scorer, router_address)
-        self._batcher = MicroBatcher(scores, WINDOW_SECONDS, BATCH_TOKENS, one_at_a_time=scorer.kind == "local")
+        self._scorer = build_scorer(scorer, router_address)
+        # A server forms batches itself.
+        local = scorer.kind == "local"
+        self._batcher = MicroBatcher(self._scorer, WINDOW_SECONDS, BATCH_TOKENS) if local else None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
-        return await self._batcher.score(chain, tokens)
+        if self._batcher is not None:
+            return await self._batcher.score(chain, tokens)
+        (outcome,) = await score_each(self._scorer, [chain])
+        return outcome
 
     async def ready(self) -> None:
         """Return when the model is loaded."""

@@ -14,25 +14,10 @@ HISTOGRAM = {
     "steps_above_8": (9, math.inf),
 }
 FAILURE = "reward_failure"
-# Means over the responses that have a value.
-MEANS = (
-    "score",
-    "acc",
-    "step_score",
-    "lowest_step_score",
-    "chain_score",
-    "chain_factor",
-    "chain_reward",
-    "outcome_reward",
-    "contexts_cut",
-    "steps_cut",
-    "steps_timed_out",
-    FAILURE,
-    "scorer_seconds",
-    *HISTOGRAM,
-)
-# PRIME logs these as the PRM's.
+# Means over the responses that have a value; PRIME logs those of scores as the PRM's.
 MEANS_OF_SCORES = ("step_score", "lowest_step_score", "contexts_cut", "steps_cut", "scorer_seconds")
+_MEANS_OF_CHAINS = ("chain_score", "chain_factor", "chain_reward", "outcome_reward", "steps_timed_out")
+MEANS = ("score", "acc", FAILURE, *MEANS_OF_SCORES, *_MEANS_OF_CHAINS, *HISTOGRAM)
 # What was not judged has no such value; the number there is for verl.
 _UNLESS = {"acc": "grader_failure", "score": FAILURE, "outcome_reward": FAILURE}
 

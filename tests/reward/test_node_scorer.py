@@ -16,7 +16,6 @@ from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
 SOON = 0.005
-LATE = 3600.0
 
 
 class Checker:
@@ -50,20 +49,14 @@ def ask(batcher, chains, tokens=10):
 
 
 @pytest.mark.parametrize(
-    ("window", "most", "tokens", "batches"),
-    [
-        (SOON, 10_000, [10] * 50, [50]),
-        # Full batches are sent without waiting.
-        (LATE, 80, [40] * 10, [2] * 5),
-        # What does not fit sends the others ahead.
-        (SOON, 100, [60, 60, 500], [1, 1, 1]),
-    ],
+    ("most", "tokens", "batches"),
+    [(10_000, [10] * 50, [50]), (80, [40] * 10, [2] * 5), (100, [60, 60, 500], [1, 1, 1])],
 )
-def test_responses_go_together_up_to_so_many_tokens_and_each_gets_its_own_scores(window, most, tokens, batches):
+def test_responses_go_together_up_to_so_many_tokens_and_each_gets_its_own_scores(most, tokens, batches):
     scorer = Checker()
 
     async def together():
-        batcher = MicroBatcher(scorer, window, most)
+        batcher = MicroBatcher(scorer, SOON, most)
         return await asyncio.gather(*(batcher.score(chain(n, n % 3 == 0), size) for n, size in enumerate(tokens)))
 
     outcomes = asyncio.run(asyncio.wait_for(together(), 600))
@@ -71,18 +64,12 @@ def test_responses_go_together_up_to_so_many_tokens_and_each_gets_its_own_scores
     assert [len(batch) for batch in scorer.batches] == batches
 
 
-def test_a_batch_does_not_wait_for_the_one_before_it():
-    scorer = Checker(at_once=4)
-    outcomes = ask(MicroBatcher(scorer, SOON, 10), [chain(n) for n in range(4)])
-    assert [outcome.scores for outcome in outcomes] == [(0.9,)] * 4 and len(scorer.batches) == 4
-
-
 def test_a_model_of_this_process_takes_together_what_arrives_while_it_works():
     # The first batch is not finished before the test says so.
     scorer = Checker(at_once=2)
 
     async def many():
-        batcher = MicroBatcher(scorer, 0.0, 60, one_at_a_time=True)
+        batcher = MicroBatcher(scorer, 0.0, 60)
         first = asyncio.create_task(batcher.score(chain(0), 10))
         while not scorer.batches:
             await asyncio.sleep(0.001)

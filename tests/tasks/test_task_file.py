@@ -73,6 +73,13 @@ def test_a_row_that_does_not_fit_says_why(row, message):
         load_task("newsnli").problem(row)
 
 
+def refused(file, message):
+    with pytest.raises(TaskError) as caught:
+        load_task(file)
+    assert str(caught.value).startswith("mine.yaml") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def _changed(path, value, name):
     """A task with one key changed; None removes it."""
     content = {**yaml.safe_load((FOLDER / f"{name}.yaml").read_text()), "name": "mine"}
@@ -126,11 +133,22 @@ def _changed(path, value, name):
     ],
 )
 def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, value, message):
-    file = write(tmp_path, _changed(path, value, name))
-    with pytest.raises(TaskError) as caught:
-        load_task(file)
-    assert str(caught.value).startswith("mine.yaml: ") and message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused(write(tmp_path, _changed(path, value, name)), message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
+        ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
+        ("name: [", "not YAML"),
+        ("name: a\nname: b\n", "key 'name' is given twice"),
+        ("", "the file must be a mapping"),
+        ("1: a", "the key 1 must be a text"),
+    ],
+)
+def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(tmp_path, content, message):
+    refused(write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content), message)
 
 
 def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
@@ -148,24 +166,6 @@ def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nextends: {other}\n")
     with pytest.raises(TaskError, match="mine.yaml: extends goes round in a circle: yours, theirs, yours"):
         load_task("mine")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
-        ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
-        ("name: [", "not YAML"),
-        ("name: a\nname: b\n", "key 'name' is given twice"),
-        ("", "the file must be a mapping"),
-        ("1: a", "the key 1 must be a text"),
-    ],
-)
-def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(tmp_path, content, message):
-    with pytest.raises(TaskError) as caught:
-        load_task(write(tmp_path, {"name": "mine", **content} if isinstance(content, dict) else content))
-    assert str(caught.value).startswith("mine.yaml") and message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 COMPOSED = {"first_of": ["Begin with {{starter}} here.", "Read {{meta.kind}}."]}

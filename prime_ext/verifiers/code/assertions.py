@@ -7,6 +7,7 @@ choose would choose ``set`` or ``isclose``.
 
 import ast
 import builtins
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     # Some tests need the prompt's helpers (find_zero checks with poly), which are trusted unlike the solution's copies.
     # The entry point is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
-    context = completed(prompt)
+    context = _complete(prompt)
     return AssertionProblem(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
 
 
@@ -81,21 +82,18 @@ def _from_script(test: str) -> AssertionProblem:
 
 
 def _contains_assertion(node: ast.AST) -> bool:
-    return not isinstance(node, ast.FunctionDef | ast.ClassDef) and any(
-        isinstance(n, ast.Assert) for n in ast.walk(node)
-    )
+    defines = isinstance(node, ast.FunctionDef | ast.ClassDef)
+    return not defines and any(isinstance(part, ast.Assert) for part in ast.walk(node))
 
 
-def completed(prompt: str) -> str:
-    """Give the function at the end of a prompt a body if it has none. ``MalformedTests``: it is not Python."""
-    reason: SyntaxError | None = None
-    for text in (prompt, prompt + "\n    pass\n"):
-        try:
-            ast.parse(text)
-            return text
-        except SyntaxError as error:
-            reason = error
-    raise MalformedTests(f"the prompt is no Python: {reason}")
+def _complete(prompt: str) -> str:
+    """Give the function at the end of a prompt a body if it has none."""
+    with contextlib.suppress(MalformedTests):
+        _parse(prompt)
+        return prompt
+    text = prompt + "\n    pass\n"
+    _parse(text, "the prompt is")
+    return text
 
 
 def _string(test_cases: Mapping[str, Any], key: str) -> str:
@@ -105,11 +103,11 @@ def _string(test_cases: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _parse(code: str) -> ast.Module:
+def _parse(code: str, what: str = "the tests are") -> ast.Module:
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise MalformedTests(f"the tests are no Python: {error}") from error
+        raise MalformedTests(f"{what} no Python: {error}") from error
 
 
 def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:

@@ -53,9 +53,8 @@ def _line_agrees(got: str, expected: str) -> bool:
     if got == expected:
         return True
     got_words, expected_words = got.split(), expected.split()
-    return len(got_words) == len(expected_words) and all(
-        words_agree(*pair) for pair in zip(got_words, expected_words, strict=True)
-    )
+    alike = len(got_words) == len(expected_words)
+    return alike and all(words_agree(*pair) for pair in zip(got_words, expected_words, strict=True))
 
 
 def values_agree(got: Any, expected: Any) -> bool:
@@ -68,17 +67,11 @@ def values_agree(got: Any, expected: Any) -> bool:
 
 def _values_agree(got: Any, expected: Any) -> bool:
     if isinstance(expected, list):
-        return (
-            isinstance(got, list)
-            and len(got) == len(expected)
-            and all(_values_agree(*pair) for pair in zip(got, expected, strict=True))
-        )
+        alike = isinstance(got, list) and len(got) == len(expected)
+        return alike and all(_values_agree(*pair) for pair in zip(got, expected, strict=True))
     if isinstance(expected, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == expected.keys()
-            and all(_values_agree(got[key], value) for key, value in expected.items())
-        )
+        alike = isinstance(got, dict) and got.keys() == expected.keys()
+        return alike and all(_values_agree(got[key], value) for key, value in expected.items())
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, float) and isinstance(got, int | float):

@@ -206,12 +206,12 @@ class CodeVerifier:
 
 
 def _require_sandbox(execution: Execution) -> None:
-    if execution.sandbox_failure:
+    if execution.ending is Ending.SANDBOX_FAILURE:
         raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
 
 
 def _judge(execution: Execution, function: str | None, expected: Any) -> Failed | None:
-    if not execution.finished:
+    if execution.ending is not Ending.FINISHED:
         outcome, words = _ENDINGS[execution.ending]
         return outcome, words or _last_line(execution)[:200]
     if function is None:
@@ -225,7 +225,7 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
 
 def _read_report(execution: Execution, nonce: str, number: int) -> Results | None:
     """Return the results in the report of the tests, None if the program left early or wrote it itself."""
-    if not execution.finished:
+    if execution.ending is not Ending.FINISHED:
         return None
     try:
         report = json.loads(execution.result)

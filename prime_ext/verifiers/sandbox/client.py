@@ -98,7 +98,7 @@ class ServerProcess(Worker):
             outside.write_text("x")
             execution = self.run(("probe", marshal.dumps({"outside": str(outside)}), b"", probe.LIMITS))
         missing = ["an ordinary program does not run under the protections"]
-        if execution.finished:
+        if execution.ending is Ending.FINISHED:
             missing = json.loads(execution.result)
         return Protection(hello["landlock_abi"], [*missing, reason] if missing and reason else missing)
 
@@ -146,20 +146,16 @@ class ServerProcess(Worker):
             for content in (stdin, b"", b"", payload, b""):
                 files.append(_open_file(content))
             message = json.dumps({"role": role, "limits": asdict(limits)}).encode()
-            try:
-                socket.send_fds(self._connection, [message], files)
-                reply = self._receive(limits.seconds + _GRACE_SECONDS)
-            except OSError as error:
-                raise self._death(str(error)) from error
+            socket.send_fds(self._connection, [message], files)
+            reply = self._receive(limits.seconds + _GRACE_SECONDS)
             if reply is None:
-                raise self._death("it does not answer" if self.process.poll() is None else "it ended")
+                raise OSError("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
+        except OSError as error:
+            raise Died(f"fork server: {', '.join(filter(None, (str(error), self._said())))}") from error
         finally:
             for descriptor in files:
                 os.close(descriptor)
-
-    def _death(self, how: str) -> Died:
-        return Died(f"fork server: {', '.join(filter(None, (how, self._said())))}")
 
     def end(self) -> None:
         """End the server with its run and remove its directory."""
@@ -223,7 +219,7 @@ class Sandbox(Pool):
         super().__init__(workers, functools.partial(ServerProcess, unsafe_no_sandbox), failure)
         # Starts the first server.
         execution = self.run("")
-        if execution.sandbox_failure:
+        if execution.ending is Ending.SANDBOX_FAILURE:
             self.close()
             raise SandboxUnavailable(execution.stderr)
 

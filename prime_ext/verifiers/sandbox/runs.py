@@ -53,14 +53,6 @@ class Execution:
     seconds: float = 0.0  # wall time of the run alone
     result: bytes = b""  # report of the harness on calls and tests; the program can write there, too
 
-    @property
-    def finished(self) -> bool:
-        return self.ending is Ending.FINISHED
-
-    @property
-    def sandbox_failure(self) -> bool:
-        return self.ending is Ending.SANDBOX_FAILURE
-
 
 class SandboxUnavailable(RuntimeError):
     """This machine cannot confine a program well enough, or the server did not start. The message says what to do."""
