@@ -199,11 +199,9 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
     kinds = {gold.kind, answer.kind}
     if kinds == {"list"} and (labels := _labels(gold)) and labels.keys() == (others := _labels(answer)).keys():
         return _in_order(list(labels.values()), [others[label] for label in labels], leaf)
-    if (
-        kinds in ({"union", "list"}, {"union", "set"})
-        and all(item.kind == "tuple" for group in (gold, answer) for item in group.items if isinstance(item, Group))
-        and all(group.name == "or" for group in (gold, answer) if group.kind == "union")
-    ):
+    union = gold if gold.kind == "union" else answer
+    points = [item for item in (*gold.items, *answer.items) if isinstance(item, Group) and item.kind == "tuple"]
+    if kinds in ({"union", "list"}, {"union", "set"}) and union.name == "or" and len(points) == len(gold.items) * 2:
         return _in_order(gold.items, answer.items, leaf, any_order=True)
     if kinds in ({"ratio"}, {"matrix"}, {"congruence"}):
         return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False

@@ -17,32 +17,26 @@ _OR = frozenset(["\\lor", "\\vee"])
 _RELATIONS = frozenset(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx"])
 _CONSTANTS = frozenset(["\\pi", "\\infty", "e", "\\emptyset"])
 _ORDER = {"<": ("<", False), "\\le": ("<", True), ">": (">", False), "\\ge": (">", True)}
-_MATRIX = re.compile(
-    r"\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{(?:[pbB]?matrix|smallmatrix|array)\}",
-    re.DOTALL,
-)
-_ROWS = re.compile(
-    r"(?:\\\{)?\\begin\{(cases|aligned|align|gathered|gather|split|equation|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}",
-    re.DOTALL,
-)
-_SCALED = re.compile(r"((?:(?!\\begin).)+?)(?:\\cdot)?(\\begin.*)", re.DOTALL)
+_MATRIX = re.compile(r"(?s)\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}")
+_SYSTEM = "cases|aligned|align|gathered|gather|split|equation|array"
+_ROWS = re.compile(rf"(?s)(?:\\\{{)?\\begin\{{({_SYSTEM})\}}(?:\{{[clr|]*\}})?(.*)\\end\{{\1\}}")
+_SCALED = re.compile(r"(?s)((?:(?!\\begin).)+?)(?:\\cdot)?(\\begin.*)")
 _CONDITION = re.compile(r"\A(?:,|\\text\{\s*(?:,?\s*(?:if|for|when|where|as))?\s*\})*|,\Z")
-_REALS = re.compile(
-    r"\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}|\(-\\infty,\+?\\infty\)", re.I
-)
+_REALS = re.compile(r"(?i)\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}")
 _EMPTY = re.compile(r"\\\{\\\}|\\emptyset|\\text\{(?:the )?(?:empty set|no (?:real )?solutions?)\.?\}", re.I)
 _ALL_BUT = re.compile(r"\\text\{all reals?(?: numbers?)? (?:except|but|other than)(?: for)?\}(?:[a-z]=)?(?=.)", re.I)
 _FORMULA = re.compile(r"(?:[a-zA-Z() ]|\\(?:neg|lnot|vee|wedge)(?![a-zA-Z]))+")
 _PARTS = re.compile(r"[,;]?\(([a-z])\)")
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\\text\{\s*([ap])\.?\s?m\.?\s*\})?", re.I)
-_MONTH = re.compile(
-    r"(?<![a-zA-Z])(?:January|February|March|April|May|June|July|August|September|October|November|December)(?![a-zA-Z])"
+_MONTHS = "(?:Jan|Febr)uary|March|April|May|June|July|August|(?:Septem|Octo|Novem|Decem)ber"
+_MONTH = re.compile(rf"(?<![a-zA-Z])(?:{_MONTHS})(?![a-zA-Z])")
+_LABEL_WORDS = (
+    "so|hence|thus|therefore|the|an?|there|are|is|points?|interval|line|curve|circle|center|centre|vertex|focus|equation"
+    "|value|we|get|have|about|approximately|exactly"
 )
 _LABEL = re.compile(
-    r"\A\\text\{all reals?(?: numbers?)?\}(?=[a-z](?:[<>]|\\[nlg]e(?![a-z])))"
-    r"|\A\\text\{(?:(?:so|hence|thus|therefore|the|an?|there|are|is|points?|interval|line|curve|circle|cent(?:er|re)|vertex|focus|equation|value|we"
-    r"|get|have|about|approximately|exactly)(?:,? |,?(?=\})))+\}(?=.)",
-    re.IGNORECASE,
+    rf"(?i)\A\\text\{{(?:(?:(?:{_LABEL_WORDS})(?:,? |,?(?=\}})))+\}}(?=.)"
+    r"|all reals?(?: numbers?)?\}(?=[a-z](?:[<>]|\\[nlg]e(?![a-z]))))"
 )
 _POINT = re.compile(r"\A[A-Z](?:_\{\w+\}|')*(?=\(.*,.*\)\Z)")
 _TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\^\{(?:T|\\top|\\text\{T\})\}")
@@ -251,11 +245,10 @@ def _read_one(text: str) -> Node:
     parts, found = split(text, _RELATIONS)
     if found:
         return _read_relation(text, parts, found)
-    matrix = _MATRIX.fullmatch(text)
-    if matrix is not None and "\\begin" not in matrix.group(1):
-        return _read_matrix(text, matrix.group(1))
-    if (scaled := _SCALED.fullmatch(text)) and (matrix := _MATRIX.fullmatch(scaled.group(2))):
-        return _read_matrix(text, matrix.group(1), scaled.group(1))
+    scaled = _SCALED.fullmatch(text)
+    matrix = _MATRIX.fullmatch(scaled.group(2) if scaled else text)
+    if matrix is not None and "\\begin" not in matrix.group(2):
+        return _read_matrix(text, matrix.group(2), scaled.group(1) if scaled else "")
     if (components := list(_COMPONENT.finditer(text))) and "".join(part.group() for part in components) == text:
         sizes = {name: sign.strip("+") + (size or "1") for sign, size, name in (part.groups() for part in components)}
         names = "ijk" if "k" in sizes else "ij"
