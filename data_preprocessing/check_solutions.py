@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that runs reference programs: tests that no program of several passes cannot judge a policy.
 
-The programs are as hostile as any other text of the internet: nothing here looks at them, they run in the sandbox of
-:mod:`prime_ext.verifiers` and nowhere else. Verdicts are kept in a file, so that an interrupted run continues.
+The programs are as hostile as any text of the internet: they run in the sandbox of :mod:`prime_ext.verifiers` only.
+Verdicts are kept in a file, so that an interrupted run continues.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class CheckSolutions(Stage):
     memory_mb: Annotated[int, Field(ge=64)] = 1024
     sandbox_workers: NonNegativeInt = 0
 
-    name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", (CodeProblem,)
+    name, title, of = "check_solutions", "tests that no reference program passes in the sandbox", CodeProblem
 
     def meanings(self) -> Mapping[str, str]:
         return {
@@ -55,11 +55,7 @@ class CheckSolutions(Stage):
         }
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
-        """Run the programs of a batch at a time, as many at once as the sandbox has workers.
-
-        Raises:
-            SourceError: this machine cannot confine programs.
-        """
+        """Run the programs of a batch at a time. SourceError: this machine cannot confine programs."""
         store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
         # What the sandbox could not judge is tried again.
         store.keep(lambda row: not row["grader_failure"])
@@ -67,16 +63,13 @@ class CheckSolutions(Stage):
             stack.enter_context(store)
             # The sandbox starts with the first program.
             verifier = cache(partial(self._start, stack))
-            for batch in batched(problems, run.workers.batch_size):
+            for batch in batched(problems, run.chunk_rows):
                 yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
 
     def judge_all(
         self, problems: Sequence[Problem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
     ) -> list[Result]:
-        """Judge round by round, by the next program of every problem that has not passed yet.
-
-        ``verdicts_of`` returns outcome, detail and grader_failure of pairs of a program and its tests.
-        """
+        """Judge round by round, by the next program of every problem that has not passed yet."""
         results: list[Result] = [None] * len(problems)
         code: dict[int, CodeProblem] = {}
         for place, problem in enumerate(problems):

@@ -87,7 +87,7 @@ class CodeRules(RuleStage):
 
     rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
-    name, title, of = "code_rules", "the rule filter of code", (CodeProblem,)
+    name, title, of = "code_rules", "the rule filter of code", CodeProblem
     table, always = CODE_RULES, CODE_ALWAYS
 
 
@@ -107,7 +107,7 @@ class CodeTests(Stage):
     most_bytes_in_all: PositiveInt = 100_000
     least_tests: PositiveInt = 1
 
-    name, title, of = "code_tests", "cut, repeated, too large and too many tests", (CodeProblem,)
+    name, title, of = "code_tests", "cut, repeated, too large and too many tests", CodeProblem
 
     def meanings(self) -> Mapping[str, str]:
         return {NO_TESTS: f"fewer than {self.least_tests} tests are left"}

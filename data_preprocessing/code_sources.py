@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problems import Numbered, Problem, Source, by_name
+from data_preprocessing.problems import Numbered, Problem, Source
 from prime_ext.tasks.cells import cell, is_whole, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
@@ -27,16 +27,14 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CodeProblem(Problem):
-    """A problem, its tests and programs that are said to solve it.
+    """A problem, its tests and programs that are said to solve it; empty texts stand for what is not there.
 
     Attributes:
-        inputs: of the tests: standard input, or the arguments of a call, in a form of
-            :mod:`prime_ext.verifiers.code.problems`.
-        outputs: what is expected of each.
-        function: name of the function that the tests call; empty where they are standard input and output.
-        starter: code that the program is to begin with; empty if there is none.
+        inputs, outputs: of the tests, as in :mod:`prime_ext.verifiers.code.problems`.
+        function: name of the function that the tests call; else they are standard input and output.
+        starter: code that the program is to begin with.
         programs: Python 3 programs that are said to be right. Nobody has looked at them: they may be hostile.
-        unreadable: why the tests cannot be read; empty if they can.
+        unreadable: why the tests cannot be read.
         marks: what columns of the source say of it: ``picture``, ``interactive``, ``file``.
     """
 
@@ -180,7 +178,7 @@ def one_row_per_problem(rows: Numbered) -> Numbered:
     yield from problems.values()
 
 
-CODE_SOURCES = by_name(
+CODE_SOURCES = (
     Source(
         "apps",
         "APPS, problems of programming contests and interviews",

@@ -3,7 +3,7 @@
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
 from prime_ext.verifiers.sources import UnknownSource
 
-Made = tuple[dict[str, Any], list[Path]]
-
 
 def build_parser(program: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser that shows the module's docstring as it is written."""
@@ -24,25 +22,19 @@ def build_parser(program: str, description: str | None) -> argparse.ArgumentPars
     return argparse.ArgumentParser(prog=name, description=description, formatter_class=kind)
 
 
-class InputFiles(argparse.Action):
-    """``name=file`` or ``name:split=file``, any number of times; gives ``{name: {split: path}}``.
-
-    The destination must have the default ``{}``. Without a split the file is of the split ``all``.
-    """
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        given = {name: dict(files) for name, files in getattr(namespace, self.dest).items()}
-        for value in values:
-            target, equals, path = value.partition("=")
-            name, colon, split = target.partition(":")
-            split = split if colon else "all"
-            if not equals or not path or split not in SPLITS:
-                kind = str(self.metavar).partition("[")[0]
-                parser.error(f"--input {value}: must be {kind}=FILE or {kind}:SPLIT=FILE with {', '.join(SPLITS)}")
-            if split in given.setdefault(name, {}):
-                parser.error(f"--input {value}: {name} already has a file for {split}")
-            given[name][split] = Path(path)
-        setattr(namespace, self.dest, given)
+def named_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
+    """Return the files of ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE`` by name and split, else SourceError."""
+    files: dict[str, dict[str, Path]] = {}
+    for word in words:
+        target, _, path = word.partition("=")
+        name, colon, split = target.partition(":")
+        split = split if colon else "all"
+        if not path or split not in SPLITS:
+            raise SourceError(f"--input {word} must be NAME=FILE or NAME:SPLIT=FILE with {', '.join(SPLITS)}")
+        if split in files.setdefault(name, {}):
+            raise SourceError(f"--input {word}: {name} already has a file for {split}")
+        files[name][split] = Path(path)
+    return files
 
 
 @contextmanager
@@ -61,31 +53,22 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.rmdir()
 
 
-def check_positive(options: argparse.Namespace, *names: str) -> None:
-    """Raise SourceError for an option that is not at least 1."""
-    for name in names:
-        if getattr(options, name) < 1:
-            raise SourceError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+def positive(word: str) -> int:
+    """Read a number of the command line that must be at least 1."""
+    if int(word) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {word}")
+    return int(word)
 
 
-def run_program(program: str, work: Callable[[], int]) -> int:
-    """Run the work of a program. Returns its exit code; 2 after one line for an error, 130 after Ctrl-C."""
+def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorate the main of a program: errors become one line and exit code 2, Ctrl-C 130."""
     kept = "interrupted; finished answers and verdicts are kept"
-    return command(program, SourceError, BackendError, UnknownSource, TaskError, OSError, interrupted=kept)(work)()
+    return command(name, SourceError, BackendError, UnknownSource, TaskError, OSError, interrupted=kept)
 
 
-def finish(program: str, run: Callable[[], Made], then: Callable[[Mapping[str, Any], list[Path]], int]) -> int:
-    """Run a program that makes rows, say what became of each source, and end with ``then``.
-
-    ``run`` returns the report and the files, ``then`` the exit code.
-    """
-
-    def work() -> int:
-        report, paths = run()
-        for found in report.get("sources", ()):
-            removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
-            name = f"{found['split']} {found['data_source']}"
-            print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")
-        return then(report, paths)
-
-    return run_program(program, work)
+def print_sources(report: Mapping[str, Any]) -> None:
+    """Print what became of the rows of each source of a report."""
+    for found in report["sources"]:
+        removed = ", ".join(f"{name} {n}" for name, n in found["removed"].items()) or "nothing removed"
+        name = f"{found['split']} {found['data_source']}"
+        print(f"{name}: {found['read']} rows, {removed}, {found['written']} written")

@@ -4,22 +4,17 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, Share, SimilarityIndex
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
-from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.rows import SourceError
 
 # A row to compare with: its task, its number there, its texts.
@@ -48,18 +43,13 @@ class Decontaminate(Stage):
     ngram_share: Share = 0.7
 
     name, title = "decontaminate", "training problems that give away a test problem"
-    of = (MathProblem, CodeProblem)
 
     def meanings(self) -> Mapping[str, str]:
         levels = "; ".join(f"{level}, {MEANING[level]}" for level in self.levels)
         return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
-        """Read all rows for the own test rows, then compare the training rows.
-
-        Raises:
-            SourceError: a task that was named has no data here.
-        """
+        """Read all rows, then compare those of training. SourceError: a task that was named has no data here."""
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)
         if self.own_splits:
@@ -68,11 +58,12 @@ class Decontaminate(Stage):
         counts = Counter(task for task, _, _ in tests)
         compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
         run.compared += [f"compared with {compared}", *missing]
-        with TemporaryDirectory() as folder:
-            # A file, so that every process reads it once.
-            path = Path(folder) / "test_rows.json"
-            write_json(path, tests)
-            yield from run.workers.map(partial(_match, path, self), rows, training_text)
+        index = SimilarityIndex(Settings(self.threshold, ngram=self.ngram, ngram_share=self.ngram_share))
+        for _, _, texts in tests:
+            index.add(*texts)
+        for row in rows:
+            match = index.match(row.problem, levels=self.levels) if row.split == "train" else None
+            yield row, None if match is None else _removal(row.problem, match, tests)
 
     def _task_rows(self, data: Path | None) -> tuple[list[TestRow], list[str]]:
         """Return the rows of the tasks, and lines on those that have no data here."""
@@ -94,22 +85,10 @@ class Decontaminate(Stage):
         return rows, missing
 
 
-def _match(path: Path, options: Decontaminate, text: str) -> Removal | None:
-    index, shown = _index(path, options)
-    match = index.match(text, levels=options.levels)
-    if match is None:
-        return None
+def _removal(text: str, match: tuple[str, float, int], tests: Sequence[TestRow]) -> Removal:
     level, similarity, number = match
-    task, row, task_text = shown[number]
-    found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": task_text}
-    words = f"{task} {row}, {level} ({similarity:.2f}): {task_text}"
+    task, row, texts = tests[number]
+    shown = "\n".join(texts)[:MAX_SHOWN]
+    found = {"task": task, "task_row": row, "level": level, "similarity": round(similarity, 4), "task_text": shown}
+    words = f"{task} {row}, {level} ({similarity:.2f}): {shown}"
     return Removal(RULE, words, found | {"text": text[:MAX_SHOWN]})
-
-
-@lru_cache(maxsize=1)
-def _index(path: Path, options: Decontaminate) -> tuple[SimilarityIndex, list[tuple[str, Any, str]]]:
-    index = SimilarityIndex(Settings(options.threshold, ngram=options.ngram, ngram_share=options.ngram_share))
-    rows = read_json(path)
-    for _, _, texts in rows:
-        index.add(*texts)
-    return index, [(task, row, "\n".join(texts)[:MAX_SHOWN]) for task, row, texts in rows]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that removes duplicates among training problems: of every group of twins the first one stays.
 
-It reads the rows twice. First :func:`sketch` makes 33 keys of each text, in any process: a digest of its wording, the
+It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording, the
 bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
 :func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
 are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
 differences removes what is different.
 
-Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**rows) ** bands``; of n-gram twins about
+Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**5) ** 16``; of n-gram twins about
 ``1 - (1 - J) ** 16``, J being the Jaccard similarity of their n-gram sets. Memory: 264 bytes a row, as much again
 while they are sorted, and the texts of the rows that share keys.
 """
@@ -15,19 +15,26 @@ while they are sorted, and the texts of the rows that share keys.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage, training_text
-from data_preprocessing.text_similarity import Settings, Share, jaccard, shingles, signature, word_ngrams, wording
-from prime_ext.step_rm.question_split import normal_form
+from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
+from data_preprocessing.text_similarity import (
+    BANDS,
+    LEAST_NGRAMS,
+    Settings,
+    Share,
+    jaccard,
+    shingles,
+    signature,
+    word_ngrams,
+    wording,
+)
 from prime_ext.verifiers.math.normalize import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
@@ -37,7 +44,6 @@ TWIN_MEANING = {
     "near": "Jaccard similarity of the character n-grams at the threshold or above",
     "ngrams": "most word n-grams of the shorter text are in the other one",
 }
-RULE = "duplicate_{}"
 N_NGRAM_KEYS = 16
 # Phrases of more rows than this name nothing ("print the answer modulo 1000000007").
 MOST_ROWS_OF_A_PHRASE = 100
@@ -52,15 +58,14 @@ def _key(data: bytes, space: bytes) -> int:
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
     """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
-    form = shingles(normal_form(text, settings.mask_numbers), settings.shingle)
-    values = signature(form, settings).hashvalues.reshape(settings.bands, settings.rows)
+    values = signature(shingles(text, settings.mask_numbers)).hashvalues.reshape(BANDS, -1)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
-    ngrams = word_ngrams(normal_form(text, False), settings.ngram)
+    ngrams = word_ngrams(text, settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
-    if len(ngrams) < settings.least_ngrams:
+    if len(ngrams) < LEAST_NGRAMS:
         least = []
     row = [_key(wording(text).encode(), b"exact"), *bands, *least]
-    return np.array(row + [0] * (1 + settings.bands + N_NGRAM_KEYS - len(row)), dtype=np.uint64)
+    return np.array(row + [0] * (1 + BANDS + N_NGRAM_KEYS - len(row)), dtype=np.uint64)
 
 
 @dataclass(frozen=True)
@@ -70,16 +75,6 @@ class Compared:
     text: str
     answer: str = ""
     name: Any = None
-
-
-@lru_cache(maxsize=4096)
-def _shingles(text: str, settings: Settings) -> frozenset[int]:
-    return shingles(normal_form(text, settings.mask_numbers), settings.shingle)
-
-
-@lru_cache(maxsize=4096)
-def _ngrams(text: str, size: int) -> frozenset[str]:
-    return word_ngrams(normal_form(text, False), size)
 
 
 def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequence[str]) -> tuple[str, float] | None:
@@ -94,22 +89,22 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
     if "exact" in levels and wording(new.text) == wording(old.text):
         return "exact", 1.0
     if "near" in levels:
-        similarity = jaccard(_shingles(new.text, settings), _shingles(old.text, settings))
+        similarity = jaccard(shingles(new.text, settings.mask_numbers), shingles(old.text, settings.mask_numbers))
         if similarity >= settings.threshold:
             return "near", similarity
     if "ngrams" in levels:
-        left, right = _ngrams(new.text, settings.ngram), _ngrams(old.text, settings.ngram)
+        left, right = word_ngrams(new.text, settings.ngram), word_ngrams(old.text, settings.ngram)
         shorter = min(len(left), len(right))
-        if shorter >= settings.least_ngrams and len(left & right) >= settings.ngram_share * shorter:
+        if shorter >= LEAST_NGRAMS and len(left & right) >= settings.ngram_share * shorter:
             return "ngrams", len(left & right) / shorter
     return None
 
 
-def shared_keys(keys: np.ndarray, bands: int) -> np.ndarray:
+def shared_keys(keys: np.ndarray) -> np.ndarray:
     """The keys with 0 in place of those that no other row has, and of phrases that too many rows have."""
     shared = keys.copy()
-    groups: list[tuple[slice, int | None]] = [(slice(column, column + 1), None) for column in range(1 + bands)]
-    for columns, most in [*groups, (slice(1 + bands, None), MOST_ROWS_OF_A_PHRASE)]:
+    groups: list[tuple[slice, int | None]] = [(slice(column, column + 1), None) for column in range(1 + BANDS)]
+    for columns, most in [*groups, (slice(1 + BANDS, None), MOST_ROWS_OF_A_PHRASE)]:
         _, place, counts = np.unique(keys[:, columns], return_inverse=True, return_counts=True)
         n_rows = counts[place].reshape(keys[:, columns].shape)
         alone = (n_rows < 2) | (False if most is None else n_rows > most)
@@ -122,15 +117,11 @@ def find_twins(
 ) -> Iterator[tuple[Compared, str, float] | None]:
     """Yield for each row its twin among those before it that stay, the most literal level and the similarity, or None.
 
-    Args:
-        rows: in order.
-        keys: of all rows, [rows, keys].
-        settings: what counts as a twin.
-        levels: those at which twins count.
+    ``keys`` are those of :func:`sketch` for all rows, [rows, keys].
     """
     staying: dict[int, list[int]] = {}
     kept: dict[int, Compared] = {}
-    for number, (row, shared) in enumerate(zip(rows, shared_keys(keys, settings.bands), strict=True)):
+    for number, (row, shared) in enumerate(zip(rows, shared_keys(keys), strict=True)):
         own = [int(key) for key in shared if key]
         twins = []
         for other in sorted({other for key in own for other in staying.get(key, ())}):
@@ -165,11 +156,10 @@ class Deduplicate(Stage):
     mask_numbers: bool = False
 
     name, title = "deduplicate", "duplicates among training problems; the first one stays"
-    of = (MathProblem, CodeProblem)
 
     def meanings(self) -> Mapping[str, str]:
         return {
-            RULE.format(level): f"twin of a training problem before it: {TWIN_MEANING[level]}"
+            f"duplicate_{level}": f"twin of a training problem before it: {TWIN_MEANING[level]}"
             for level in TWIN_LEVELS
             if level in self.levels
         }
@@ -179,12 +169,12 @@ class Deduplicate(Stage):
             self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
         )
         # All keys come before the first comparison.
-        sketched = list(run.workers.map(partial(sketch, settings=settings), problems, training_text))
-        keys = [found for _, found in sketched if found is not None]
-        rows = (self._compared(problem) for problem, found in sketched if found is not None)
-        twins = find_twins(rows, np.array(keys), settings, self.levels) if keys else iter(())
-        for problem, found in sketched:
-            twin = None if found is None else next(twins)
+        rows = list(problems)
+        training = [row for row in rows if row.split == "train"]
+        keys = [sketch(row.problem, settings) for row in training]
+        twins = find_twins(map(self._compared, training), np.array(keys), settings, self.levels) if keys else iter(())
+        for problem in rows:
+            twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)
 
     def _compared(self, problem: Problem) -> Compared:
@@ -196,4 +186,4 @@ class Deduplicate(Stage):
         shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
         source, _, index = twin.name
         words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"
-        return Removal(RULE.format(level), words, shown | {"text": problem.problem[:MAX_SHOWN]})
+        return Removal(f"duplicate_{level}", words, shown | {"text": problem.problem[:MAX_SHOWN]})

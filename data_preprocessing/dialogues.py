@@ -9,9 +9,8 @@
                 return question
         return Removal("malformed", answer.text)
 
-An answer goes to the dialogue that asked, so that a retry cannot meet the wrong row. A dialogue decides by nothing but
-its answers: run again on the same ones it does the same, which is all that resuming needs. Finished answers are kept in
-a file, so that none is asked for twice; the next run asks again for what failed.
+A dialogue decides by nothing but its answers, which is all that resuming needs. Finished answers are kept in a file,
+so that none is asked for twice; the next run asks again for what failed.
 """
 
 import hashlib
@@ -44,13 +43,7 @@ def open_answers(path: Path) -> Iterator[LineFile]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to the model.
-
-    Attributes:
-        prompt: a chat.
-        sample: number of the answer, of several to the same prompt.
-        attempt: number of answers that were thrown away before; each has a seed of its own.
-    """
+    """A question to the model, a chat. Each ``sample`` of several answers and each later ``attempt`` has its seed."""
 
     prompt: Messages
     sample: int = 0
@@ -78,12 +71,7 @@ Dialogue: TypeAlias = Generator[Sequence[Effect], list[Any], Result]
 
 
 class Interviewer:
-    """Runs dialogues: asks what the store does not have, and judges.
-
-    Attributes:
-        asked: answers that the backend was asked for.
-        found: answers that the store had.
-    """
+    """Runs dialogues and judges; counts answers ``asked`` of the backend and those ``found`` in the store."""
 
     def __init__(self, backend: Backend, store: LineFile, sampling: Sampling, seed: int) -> None:
         self.asked = 0
@@ -96,11 +84,7 @@ class Interviewer:
         self._judges = Judges()
 
     def results(self, dialogues: Sequence[Dialogue[Result]]) -> list[Result | Unanswered]:
-        """Run dialogues to their ends, all of them a turn at a time.
-
-        Raises:
-            SourceError: the backend takes none of the first questions.
-        """
+        """Run all dialogues, a turn at a time, to their ends. SourceError: the backend takes none of the questions."""
         results: dict[int, Result | Unanswered] = {}
         answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(dialogues)))
         while answers:

@@ -59,10 +59,7 @@ class Judges:
         return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)
 
     async def gold_fault(self, data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
-        """What is wrong with a gold answer, or None: its verifier must call it right, and be able to call others wrong.
-
-        A program's tests are read, not run: the row has no solution to run.
-        """
+        """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
         try:
             task = source_of(data_source).task
         except UnknownSource as error:
@@ -87,10 +84,7 @@ class Judges:
 
 
 def ungradable(answer: str) -> str | None:
-    """Why the math verifier could call no response wrong with this gold answer; None if it can.
-
-    Such an answer equals the same text and nothing else, and any other response is the grader's failure.
-    """
+    """Return why the math verifier can compare an answer as text only; None if it can do more."""
     if _PLAIN_NUMBER.fullmatch(answer):
         return None
     found = extract(f"\\boxed{{{answer}}}")

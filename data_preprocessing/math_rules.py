@@ -130,7 +130,7 @@ class MathRules(RuleStage):
 
     rules: Annotated[tuple[Literal[tuple(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)  # type: ignore[valid-type]
 
-    name, title, of = "math_rules", "the rule filter of math", (MathProblem,)
+    name, title, of = "math_rules", "the rule filter of math", MathProblem
     table, always = MATH_RULES, MATH_ALWAYS
 
     def text(self, problem: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problems import Problem, Source, by_name
+from data_preprocessing.problems import Problem, Source
 from prime_ext.tasks.cells import first_of, held, text_of_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import extract_answer
@@ -63,7 +63,7 @@ def _optional(row: Mapping[str, Any], *columns: str) -> str:
     return text_of_cell(row[name], name)
 
 
-MATH_SOURCES = by_name(
+MATH_SOURCES = (
     Source(
         "gsm8k",
         "GSM8K, grade-school word problems",

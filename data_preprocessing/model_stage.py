@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages over files of RL rows: what they keep goes to parquet files, what they remove is counted, listed and shown.
 
-Rows are read a chunk at a time. The outputs are moved to their places when everything is done; an interrupted run
-leaves none of them. Stages that ask a language model lead a dialogue about every row.
+An interrupted run leaves no output. Stages that ask a language model lead a dialogue about every row.
 """
 
 import argparse
@@ -14,23 +13,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, build_parser, check_positive, finish, unfinished
+from data_preprocessing.command import build_parser, positive, print_sources, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import batched, parse_rows
-from data_preprocessing.report import BAD, Tally, markdown
+from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Removal, show_progress
 from data_preprocessing.validate import read_parquet_schema, row_faults, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import RowWriter
-from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.rows import BadRow, SourceError
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
 Work = Callable[[Sequence[Row]], Sequence[Outcome]]
-BATCH = 1_000
+# Rows asked about at a time.
+CHUNK_ROWS = 500
 MODEL_RULES = {
     "refused": "the model cannot be asked: the prompt is too long for its context, or it takes no chat",
     "unanswered": "the model gave no answer; only with --on-failure remove",
@@ -49,23 +48,17 @@ def check_row(raw: Mapping[str, Any], *place: object) -> Row:
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema of a file of RL rows; that of JSON Lines is what all of its rows need.
-
-    Raises:
-        SourceError: the file cannot be read, or its rows have no common schema.
-    """
+    """Return the schema that all rows of a file fit. Raises SourceError: it cannot be read, or there is none."""
     if path.suffix == ".parquet":
         return read_parquet_schema(path)
-    schemas: list[pa.Schema] = []
-    rows = (row for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
     try:
-        for batch in batched(rows, BATCH):
-            schemas = [unify([*schemas, pa.Table.from_pylist(batch).schema])]
+        tables = (pa.Table.from_pylist([row]) for _, row in parse_rows(path, check_row) if not isinstance(row, BadRow))
+        schemas = list(dict.fromkeys(table.schema for table in tables))
+        if schemas:
+            return unify(schemas)
     except (SourceError, pa.ArrowException) as error:
         raise SourceError(f"{path}: its rows do not fit one schema: {str(error).splitlines()[0]}") from error
-    if not schemas:
-        raise SourceError(f"{path} has no RL row")
-    return schemas[0]
+    raise SourceError(f"{path} has no RL row")
 
 
 def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -94,10 +87,8 @@ def run_stage(
     settings: Mapping[str, Any],
     schema: Callable[[Path], pa.Schema] = read_schema,
     parse: Callable[[Mapping[str, Any], Path, int], Row] = check_row,
-    first: Path | None = None,
-    chunk_rows: int = 500,
-) -> Made:
-    """Work on all rows of ``options.input`` and write. Returns the report and the parquet files.
+) -> int:
+    """Work on all rows of ``options.input`` and write. Returns the exit code, 1 if no row is left.
 
     Args:
         options: of :func:`stage_parser`.
@@ -105,62 +96,55 @@ def run_stage(
         title, rules, settings: of the report; the rules in its order.
         schema: returns the schema of the output of a file.
         parse: turns what a file has at a number into a row.
-        first: a file whose rows go, as they are, before those of the single input; the output has its name.
-        chunk_rows: rows of a chunk.
     """
-    outputs = name_outputs(options.input, options.output_dir, first)
-    before = [] if first is None else [first]
+    outputs = name_outputs(options.input, options.output_dir)
     written = {}
     with unfinished(options.output_dir) as hidden:
         tally = Tally([title])
-        for path in options.input:
-            output_schema = unify([schema(one) for one in (*before, path)])
-            with RowWriter(hidden / outputs[path].name, output_schema) as writer:
-                for number, row in (numbered for one in before for numbered in parse_rows(one, parse)):
-                    if isinstance(row, BadRow):
-                        raise SourceError(f"{first} row {number}: {row}")
-                    writer.write(row)
-                for chunk in batched(show_progress(parse_rows(path, parse), title), chunk_rows):
-                    for row in _work_on_chunk(work, options.strict, path, chunk, tally, title):
+        for path, output in outputs.items():
+            with RowWriter(hidden / output.name, schema(path)) as writer:
+                for chunk in batched(show_progress(parse_rows(path, parse), title), CHUNK_ROWS):
+                    for row in _work_on_chunk(work, path, chunk, tally, title):
                         writer.write(row)
-            written[outputs[path].name] = writer.rows
-        tally.write_removed(hidden / "removed.jsonl")
+            written[output.name] = writer.rows
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
         report = {
             "title": title,
             "settings": dict(settings),
-            "inputs": [path.name for path in (*before, *options.input)],
+            "inputs": [path.name for path in options.input],
             "outputs": written,
             **tally.describe(rules),
         }
-        write_json(hidden / "report.json", report)
-        write_text(hidden / "report.md", markdown(report))
-    return report, list(outputs.values())
+        tally.write(hidden, report)
+    print_sources(report)
+    if any(written.values()):
+        return 0
+    print(f"{options.program}: nothing is left; report.md says why", file=sys.stderr)
+    return 1
 
 
-def name_outputs(inputs: Sequence[Path], folder: Path, first: Path | None) -> dict[Path, Path]:
-    """Return the output of each input, which has its name. Raises SourceError: it would replace a file."""
-    if first is not None and len(inputs) != 1:
-        raise SourceError(f"rows can be put after those of {first} only from one file, not {len(inputs)}")
-    found = {path: folder / f"{(first or path).name.split('.')[0]}.parquet" for path in inputs}
-    if len(found) < len(inputs) or len(set(found.values())) < len(found):
+def name_outputs(inputs: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """Return the output of each input, which has its name. Raises SourceError: it is missing or would be replaced."""
+    outputs = {path: folder / f"{path.name.split('.')[0]}.parquet" for path in inputs}
+    if len(set(outputs.values())) < len(inputs):
         raise SourceError("the input files must have different names, because the outputs are called like them")
-    read = {path.resolve() for path in (*inputs, first) if path is not None}
-    for path in found.values():
+    for path in inputs:
+        if not path.is_file():
+            raise SourceError(f"{path} does not exist or is not a file")
+    read = {path.resolve() for path in inputs}
+    for path in outputs.values():
         if path.resolve() in read:
             raise SourceError(f"{path} is an input and would be replaced; give another --output-dir")
-    return found
+    return outputs
 
 
 def _work_on_chunk(
-    work: Work, strict: bool, path: Path, chunk: Sequence[tuple[int, Row | BadRow]], tally: Tally, title: str
+    work: Work, path: Path, chunk: Sequence[tuple[int, Row | BadRow]], tally: Tally, title: str
 ) -> Iterator[Row]:
-    """Yield the rows that come of a chunk, in order, and count the others. Raises SourceError: strict, a bad row."""
+    """Yield the rows that come of a chunk, in order, and count the others."""
     outcomes = iter(work([row for _, row in chunk if not isinstance(row, BadRow)]))
     for number, row in chunk:
         if isinstance(row, BadRow):
-            if strict:
-                raise SourceError(f"{path} row {number}: {row}")
             outcome: Outcome = Removal(BAD, str(row))
             split, source, shown = "-", path.name, {}
         else:
@@ -181,21 +165,17 @@ def run_model_stage(
     rules: Mapping[str, str],
     settings: Mapping[str, Any],
     **stage: Any,
-) -> Made:
-    """Open the model and the answers and run a stage with the dialogue about a row and the model's name.
+) -> int:
+    """Open the model and the answers, and run a stage (see :func:`run_stage`) with the dialogue about every row.
 
-    ``rules``, ``settings`` and ``stage`` are those of :func:`run_stage`.
-
-    Raises:
-        SourceError: an option is out of its range, or questions got no answer and ``--on-failure`` is ``stop``.
+    ``dialogue`` gets the row and the model's name. SourceError: questions got no answer and ``--on-failure`` is stop.
     """
     if options.temperature < 0 or not 0 < options.top_p <= 1:
         got = f"{options.temperature} and {options.top_p}"
         raise SourceError(f"--temperature must be at least 0 and --top-p above 0 and at most 1, got {got}")
-    check_positive(options, "max_new_tokens", "chunk_rows")
     how = {name: getattr(options, name) for name in ("temperature", "top_p", "max_new_tokens")}
     # Mistakes in the files before a model is loaded.
-    name_outputs(options.input, options.output_dir, stage.get("first"))
+    name_outputs(options.input, options.output_dir)
     for path in options.input:
         stage.get("schema", read_schema)(path)
     with (
@@ -222,14 +202,15 @@ def run_model_stage(
 
         settings = {"model": model, **settings, **how, "seed": options.sampling_seed}
         rules = {**rules, **MODEL_RULES}
-        made = run_stage(options, work, rules=rules, settings=settings, chunk_rows=options.chunk_rows, **stage)
+        code = run_stage(options, work, rules=rules, settings=settings, **stage)
     print(f"{interviewer.asked} answers asked for, {interviewer.found} found in {store.path}", file=sys.stderr)
-    return made
+    return code
 
 
 def stage_parser(program: str, description: str | None, sampling: Sampling | None = None) -> argparse.ArgumentParser:
     """Return a parser with the options of every stage; with ``sampling``, their defaults, those of a model too."""
     top = build_parser(program, description)
+    top.set_defaults(program=program)
     top.epilog = (
         "Exits with 1 if nothing is left, with 2 and one line when nothing can be written. See docs/reference/data.md."
     )
@@ -237,7 +218,6 @@ def stage_parser(program: str, description: str | None, sampling: Sampling | Non
         top.epilog = f"Interrupted or killed, the same command goes on and asks nothing twice. {top.epilog}"
     top.add_argument("--input", nargs="+", type=Path, required=True, metavar="FILE", help="rows: parquet or JSON Lines")
     top.add_argument("--output-dir", type=Path, required=True, help="gets a parquet file for each input, and reports")
-    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
     if sampling is None:
         return top
     add_backend_arguments(top)
@@ -252,22 +232,6 @@ def stage_parser(program: str, description: str | None, sampling: Sampling | Non
     )
     how.add_argument("--temperature", type=float, default=sampling.temperature, help="default: %(default)s")
     how.add_argument("--top-p", type=float, default=sampling.top_p, help="default: %(default)s")
-    how.add_argument("--max-new-tokens", type=int, default=sampling.max_new_tokens, help="default: %(default)s")
+    how.add_argument("--max-new-tokens", type=positive, default=sampling.max_new_tokens, help="default: %(default)s")
     how.add_argument("--sampling-seed", type=int, default=0, help="base of the seeds of all answers (default: 0)")
-    how.add_argument("--chunk-rows", type=int, default=500, help="rows asked about at a time (default: 500)")
     return top
-
-
-def run_command(
-    top: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Made], words: Sequence[str] | None
-) -> int:
-    """Run the command of a stage with these words. Returns its exit code, 1 if no row is left."""
-    options, program = top.parse_args(words), top.prog.rpartition(".")[2]
-
-    def judged(report: Mapping[str, Any], _: list[Path]) -> int:
-        if any(report["outputs"].values()):
-            return 0
-        print(f"{program}: nothing is left; report.md says why", file=sys.stderr)
-        return 1
-
-    return finish(program, lambda: run(options), judged)

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import InputFiles, Made, build_parser, finish, unfinished
+from data_preprocessing.command import build_parser, named_files, program, unfinished
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
@@ -61,25 +61,21 @@ class Place:
     problem: Problem
 
 
-def source_files(task: Task, options: argparse.Namespace) -> dict[str, Path]:
-    """Return the files of a task by split: those of --input, else those below --data-dir, else the hub's."""
+def source_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
+    """Return the files of a task by split: those that are given, else those below ``data_dir``, else the hub's."""
     source = task.source
-    if task.name in options.input:
-        return dict(options.input[task.name])
-    if options.data_dir is not None and source.local:
-        return {split: options.data_dir / name for split, (name,) in source.local.items()}
-    if options.data_dir is not None or not source.files:
-        lacks = "is not on the hub" if options.data_dir is None else "names no local file"
+    if given:
+        return dict(given)
+    if data_dir is not None and source.local:
+        return {split: data_dir / name for split, (name,) in source.local.items()}
+    if data_dir is not None or not source.files:
+        lacks = "is not on the hub" if data_dir is None else "names no local file"
         raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
     return {split: hub_file(source.hub, name, source.revision or None) for split, (name,) in source.files.items()}
 
 
-def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any], strict: bool) -> Iterator[Place]:
-    """Yield the rows of a task that fit it; print and count the others in its part of the report.
-
-    Raises:
-        SourceError: a file cannot be read, has no rows or no usable one; or, with ``strict``, any bad row.
-    """
+def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
+    """Yield the rows of a task that fit it; print and count the others. SourceError: a file has no usable row."""
     for split, path in files.items():
         good = 0
         # A row of another task may stand in the same file.
@@ -89,8 +85,6 @@ def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any], s
                 continue
             counts["read"] += 1
             if isinstance(found, BadRow):
-                if strict:
-                    raise SourceError(f"{path} row {number}: {found}")
                 print(f"{path} row {number}: {found}", file=sys.stderr)
                 counts["bad"][str(found)] += 1
                 continue
@@ -102,10 +96,7 @@ def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any], s
 
 
 def drop_duplicates(places: Sequence[Place], tasks: Mapping[str, dict[str, Any]]) -> list[Place]:
-    """Return every problem once, white space aside, without those that have several answers.
-
-    Of a problem that is in several official splits, the copy in the test data stays.
-    """
+    """Return every problem once, white space aside, and none with several answers; of several splits that of test."""
     copies: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, place in enumerate(places):
         key = (place.task.name, *(" ".join(text.split()) for text in place.problem.fields.values()))
@@ -147,21 +138,22 @@ def choice_row(place: Place, prompt: str, extra: Mapping[str, Any]) -> dict[str,
     return rl_row(task.data_source, task.messages(problem, prompt), task.ability, problem.gold, {**described, **extra})
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Convert and write all files or none. Returns the report and the parquet files."""
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Convert and write all files or none. Returns the report."""
     if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
         raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
-    tasks = [load_task(name) for name in options.tasks]
-    for task in tasks:
+    files = named_files(options.input)
+    tasks = {task.name: task for task in map(load_task, options.tasks or files or TASKS)}
+    for task in tasks.values():
         if task.grader != "choice":
             raise SourceError(f"{task.name} is not multiple choice but {task.grader}")
         if options.prompt not in task.prompts:
             raise SourceError(f"{task.name} has no prompt {options.prompt!r}; it has {', '.join(task.prompts)}")
-    for name in options.input:
-        if name not in options.tasks:
-            raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(options.tasks)}")
+    for name in files:
+        if name not in tasks:
+            raise SourceError(f"--input names {name}, which is not among --tasks {' '.join(tasks)}")
     counts: dict[str, dict[str, Any]] = {
-        task.name: {
+        name: {
             "published": sum(task.source.rows.values()) or None,
             "read": 0,
             "bad": Counter(),
@@ -169,15 +161,14 @@ def run(options: argparse.Namespace) -> Made:
             "contradictory_dropped": 0,
             "written": defaultdict(Counter),
         }
-        for task in tasks
+        for name, task in tasks.items()
     }
-    places = []
-    for task in tasks:
-        places += read_places(task, source_files(task, options), counts[task.name], options.strict)
-    if options.duplicates == "merge":
-        places = drop_duplicates(places, counts)
+    places: list[Place] = []
+    for name, task in tasks.items():
+        places += read_places(task, source_files(task, files.get(name, {}), options.data_dir), counts[name])
+    places = drop_duplicates(places, counts)
     if not places:
-        raise SourceError("nothing is left: all rows are contradictory duplicates; --duplicates keep keeps them")
+        raise SourceError("nothing is left: all rows are contradictory duplicates")
     groups = near_groups([place.task.problem_texts(place.problem) for place in places])
     rows = [(place, group, choose_output(place, group, options)) for place, group in zip(places, groups, strict=True)]
     sides: dict[str, set[str]] = defaultdict(set)
@@ -186,9 +177,9 @@ def run(options: argparse.Namespace) -> Made:
         sides[group].add(output)
     for found in counts.values():
         found["bad"] = dict(found["bad"].most_common())
-    chosen = ("tasks", "splits", "prompt", "duplicates", "validation", "test", "seed")
+    chosen = ("splits", "prompt", "validation", "test", "seed")
     report = {
-        "options": {name: getattr(options, name) for name in chosen},
+        "options": {"tasks": list(tasks), **{name: getattr(options, name) for name in chosen}},
         "tasks": counts,
         "groups": len(sides),
         "largest_group": max(Counter(groups).values()),
@@ -202,45 +193,29 @@ def run(options: argparse.Namespace) -> Made:
         for place, group, name in rows:
             extra = {"split": name, "index": writers[name].rows, "group": group}
             writers[name].write(choice_row(place, options.prompt, extra))
-    return report, [options.output_dir / f"{name}.parquet" for name in names]
+    return report
 
 
-def parser() -> argparse.ArgumentParser:
+@program("numeric_reasoning")
+def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("numeric_reasoning", __doc__)
-    top.set_defaults(input={})
-    top.add_argument("--tasks", nargs="+", default=None, help=f"default: those of --input, else {' '.join(TASKS)}")
+    top.add_argument("--tasks", nargs="+", help=f"default: those of --input, else {' '.join(TASKS)}")
     about = "local files; repeatable"
-    top.add_argument("--input", nargs="+", action=InputFiles, metavar="TASK[:SPLIT]=FILE", help=about)
+    top.add_argument("--input", nargs="+", action="extend", default=[], metavar="TASK[:SPLIT]=FILE", help=about)
     top.add_argument("--data-dir", type=Path, help="folder with the files that the tasks name under source.local")
     top.add_argument("--output-dir", type=Path, required=True)
-    about = (
-        "hashed: by group, near-duplicates and shared premises stay together (default); official: as the files are; "
-    )
-    about += "test: everything is test data"
+    about = "hashed: near-duplicates and shared premises stay together (default); official: as the files are; test: all"
     top.add_argument("--splits", choices=("hashed", "official", "test"), default="hashed", help=about)
     top.add_argument("--validation", type=float, default=0.0, help="share of the groups (default: 0)")
     top.add_argument("--test", type=float, default=0.2, help="share of the groups (default: 0.2)")
     top.add_argument("--seed", type=int, default=0, help="of the split")
     top.add_argument("--prompt", default="default", help="prompt of the tasks (default: default)")
-    about = "merge: every problem once, none with two answers (default); keep: as published"
-    top.add_argument("--duplicates", choices=("merge", "keep"), default="merge", help=about)
-    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    return top
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(words)
-    options.tasks = list(dict.fromkeys(options.tasks or options.input or TASKS))
-
-    def shown(report: Mapping[str, Any], _: list[Path]) -> int:
-        for name, found in report["tasks"].items():
-            written = ", ".join(f"{output} {labels.total()}" for output, labels in sorted(found["written"].items()))
-            published, read = found["published"], found["read"]
-            of = f" ({published} were published)" if published not in (None, read) else ""
-            print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
-        return 0
-
-    return finish("numeric_reasoning", lambda: run(options), shown)
+    for name, found in run(top.parse_args(words))["tasks"].items():
+        written = ", ".join(f"{output} {labels.total()}" for output, labels in sorted(found["written"].items()))
+        published, read = found["published"], found["read"]
+        of = f" ({published} were published)" if published not in (None, read) else ""
+        print(f"{name}: {read} rows{of}, {sum(found['bad'].values())} bad, {written}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -10,19 +10,17 @@
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, ``removed.jsonl``
 (every row that is not in them, why, and for duplicates and contaminated rows of what), ``choice.jsonl`` (what the math
 rules remove as multiple choice, for ``data_preprocessing.rewrite_choice``), ``report.json`` and ``report.md``: all of
-them or none. The result does not depend on --workers. Afterwards the files are validated as by
-``data_preprocessing.validate``.
+them or none. Afterwards the files are validated as by ``data_preprocessing.validate``.
 
 Exits with 1 if the validation finds something, with 2 and one line when nothing can be written. See
 docs/reference/data.md.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, make_dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,47 +30,52 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BeforeValidator, PositiveInt, TypeAdapter
+from pydantic import GetPydanticSchema, PositiveInt, TypeAdapter, WrapValidator
 
 from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CodeRules, CodeTests
 from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import InputFiles, Made, build_parser, check_positive, finish, unfinished
+from data_preprocessing.command import build_parser, named_files, print_sources, program, unfinished
 from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.problems import Problem, Raw, Source, SplitRows, find_splits, numbered_rows
-from data_preprocessing.report import BAD, Tally, markdown
-from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, Workers, show_progress
+from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
+from data_preprocessing.report import BAD, Tally
+from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, show_progress
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
-from prime_ext.utils.files import write_json, write_text
-from prime_ext.utils.machine import available_cores
 from prime_ext.utils.rows import BadRow, SourceError
 
-SOURCES: dict[str, Source] = {**MATH_SOURCES, **CODE_SOURCES}
+SOURCES: dict[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
 STAGES: dict[str, type[Stage]] = {
     kind.name: kind for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
 READING = "reading"
 CHOICE = "choice"
-Split = Literal["train", "validation", "test"]
-Files = Annotated[
-    Mapping[Literal["all", "train", "validation", "test"], Path],
-    BeforeValidator(lambda given: {"train": given} if isinstance(given, str) else given),
-]
 
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """Local files of a source by split (none: those below ``data_dir``, else the hub), and its splits (none: all)."""
+    """Which splits of a source to take (none: all)."""
 
-    input: Files = field(default_factory=dict)
-    splits: Annotated[tuple[Split, ...], LISTED] = ()
+    splits: Annotated[tuple[Literal["train", "validation", "test"], ...], LISTED] = ()
+
+
+def _in_file_order(given: Any, check: Any) -> dict[str, Any]:
+    """Check a part of the settings, and return it in the order of the file without what is null."""
+    named = vars(check(given))
+    return {name: named[name] for name in given if named[name] is not None}
+
+
+_Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
+_Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
+_AS_SOURCES = GetPydanticSchema(lambda _, schema: schema(_Sources))
+_AS_STAGES = GetPydanticSchema(lambda _, schema: schema(_Stages))
+_IN_ORDER = WrapValidator(_in_file_order)
 
 
 @dataclass(frozen=True)
@@ -82,27 +85,14 @@ class PipelineSettings:
     ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first stays.
     """
 
-    sources: Mapping[str, SourceSettings]
-    stages: Mapping[str, Stage] = field(default_factory=dict)
+    __pydantic_config__ = NO_OTHER_KEYS
+
+    sources: Annotated[Mapping[str, SourceSettings], _AS_SOURCES, _IN_ORDER]
+    stages: Annotated[Mapping[str, Stage], _AS_STAGES, _IN_ORDER] = field(default_factory=dict)
     title: str = "RL data"
     data_dir: Path | None = None
     system_prompt: str = "none"
     chunk_rows: PositiveInt = 5_000
-
-
-# Keys that name something: their values may be null, which leaves it out.
-_Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for name in SOURCES])
-_Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
-
-
-@dataclass(frozen=True)
-class _SettingsFile(PipelineSettings):
-    """The settings as a file has them."""
-
-    __pydantic_config__ = NO_OTHER_KEYS
-
-    sources: _Sources  # type: ignore[valid-type, assignment]
-    stages: _Stages = field(default_factory=_Stages)  # type: ignore[valid-type, assignment]
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
@@ -120,83 +110,74 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
     if isinstance(content, dict):
         content = {key: value for key, value in content.items() if value is not None}
     try:
-        found = checked(TypeAdapter(_SettingsFile), content)
+        settings = checked(TypeAdapter(PipelineSettings), content)
     except Wrong as error:
         raise SourceError(f"{path.name}: {error}") from error
-    # In the order of the file.
-    named = {
-        part: {name: own for name in content.get(part, {}) if (own := getattr(getattr(found, part), name)) is not None}
-        for part in ("sources", "stages")
-    }
-    if not named["sources"]:
+    if not settings.sources:
         raise SourceError(f"{path.name}: sources needs some of {', '.join(SOURCES)}")
-    return PipelineSettings(**{**vars(found), **named})
+    return settings
 
 
-def run(settings: PipelineSettings, folder: Path, *, workers: int = 1, strict: bool = False) -> Made:
-    """Run the pipeline and write all files or none. Returns the report and the parquet files."""
+def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[str, Path]]) -> list[Path]:
+    """Run the pipeline and write all files or none. Returns the parquet files.
+
+    With ``files``, local ones by source and split, the other sources are left out.
+    """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
+    for name in files:
+        if name not in SOURCES:
+            raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")
+    chosen = {name: SourceSettings() for name in files} or settings.sources
     inputs = [
         rows
-        for name, given in settings.sources.items()
-        for rows in find_splits(SOURCES[name], given.input, settings.data_dir, given.splits)
+        for name, given in chosen.items()
+        for rows in find_splits(SOURCES[name], files.get(name, {}), settings.data_dir, given.splits)
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs})
-    with unfinished(folder) as hidden:
+    with unfinished(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
-        with ExitStack() as stack:
-            pool = stack.enter_context(Workers(workers, settings.chunk_rows))
-            state = Run(pool, folder, settings.data_dir)
-            problems = read_problems(inputs, tally, pool, strict)
-            for stage in settings.stages.values():
-                problems = apply_stage(stage, problems, tally, state)
-            if MathRules.name in settings.stages:
-                choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
-                tally.put_aside[CHOICE] = lambda problem: choice.write(json.dumps(problem.rl_row(system)) + "\n")
-            writers: dict[str, pq.ParquetWriter] = {}
-            # What is left of consecutive rows of a source becomes one row group.
-            groups = groupby(
-                show_progress(problems, "rows"), lambda row: (row.file, row.split, row.index // settings.chunk_rows)
-            )
-            for (_, split, _), group in groups:
-                if split not in writers:
-                    writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
-                rows = [problem.rl_row(system) for problem in group]
-                writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
-        tally.write_removed(hidden / "removed.jsonl")
-        report = _report(settings, bool(system), inputs, state, tally)
+        state = Run(folder, system, settings.data_dir, settings.chunk_rows)
+        problems = read_problems(inputs, tally)
+        for stage in settings.stages.values():
+            problems = apply_stage(stage, problems, tally, state)
+        if MathRules.name in settings.stages:
+            state.choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
+        writers: dict[str, pq.ParquetWriter] = {}
+        # What is left of consecutive rows of a source becomes one row group.
+        for (_, split, _), group in groupby(
+            show_progress(problems, "rows"), lambda row: (row.file, row.split, row.index // settings.chunk_rows)
+        ):
+            if split not in writers:
+                writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
+            rows = [problem.rl_row(system) for problem in group]
+            writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
+        report = _report(settings, inputs, state, tally)
         if not writers:
-            raise SourceError(_nothing(report))
+            if any(set(found["removed"]) - {BAD} for found in report["sources"]):
+                raise SourceError("nothing is left: the stages removed all rows")
+            row = report["samples"][0]["rows"][0]
+            raise SourceError(f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}")
         splits = [split for split in OUTPUTS if split in writers]
         refuse_leftovers(folder, splits)
-        write_json(hidden / "report.json", report)
-        write_text(hidden / "report.md", markdown(report))
-    return report, [folder / f"{split}.parquet" for split in splits]
+        tally.write(hidden, report)
+    print_sources(report)
+    return [folder / f"{split}.parquet" for split in splits]
 
 
-def read_problems(inputs: Sequence[SplitRows], tally: Tally, workers: Workers, strict: bool) -> Iterator[Problem]:
-    """Yield the problems of all inputs; bad rows are counted, or with ``strict`` a SourceError."""
-    for (given, _, number, row), problem in workers.map(parse_row, numbered_rows(inputs)):
-        if isinstance(problem, BadRow):
-            if strict:
-                raise SourceError(f"{given.name} row {number}: {problem}")
+def read_problems(inputs: Sequence[SplitRows], tally: Tally) -> Iterator[Problem]:
+    """Yield the problems of all inputs; count bad rows."""
+    for given, index, number, row in numbered_rows(inputs):
+        try:
+            problem = given.source.problem(row, given.split, index, file=given.name, row=number)
+        except (BadRow, RowError) as error:
             tally.read[given.split, given.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
-            removal = Removal(BAD, str(problem))
+            removal = Removal(BAD, str(error))
             tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
         else:
             tally.read[given.split, problem.data_source] += 1
             yield problem
-
-
-def parse_row(numbered: tuple[SplitRows, int, int, Raw]) -> Problem | BadRow:
-    """Turn a row into a problem, or into the reason why it is none."""
-    given, index, number, row = numbered
-    try:
-        return given.source.problem(row, given.split, index, file=given.name, row=number)
-    except (BadRow, RowError) as error:
-        return BadRow(str(error))
 
 
 def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: Run) -> Iterator[Problem]:
@@ -206,8 +187,8 @@ def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: 
             shown = {"problem": problem.problem, "answer": problem.gist()}
             place = problem.split, problem.data_source, problem.file, problem.row
             tally.remove(stage.name, result, *place, shown)
-            if result.rule in tally.put_aside:
-                tally.put_aside[result.rule](problem)
+            if result.rule == CHOICE and state.choice:
+                state.choice.write(json.dumps(problem.rl_row(state.system)) + "\n")
         elif isinstance(result, Changed):
             tally.notes.update({f"{stage.name}: {note}": n for note, n in result.notes.items()})
             yield result.problem
@@ -215,9 +196,7 @@ def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: 
             yield problem
 
 
-def _report(
-    settings: PipelineSettings, system: bool, inputs: Sequence[SplitRows], state: Run, tally: Tally
-) -> dict[str, Any]:
+def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: Run, tally: Tally) -> dict[str, Any]:
     rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
     for name, stage in settings.stages.items():
@@ -231,7 +210,7 @@ def _report(
     ]
     return {
         "title": settings.title,
-        "settings": {"system_prompt": system, "stages": stages},
+        "settings": {"system_prompt": bool(state.system), "stages": stages},
         "inputs": [f"{given.source.name} {given.split}: {given.name}" for given in inputs],
         **tally.describe(rules),
         "notes": dict(sorted(tally.notes.items())),
@@ -240,47 +219,20 @@ def _report(
     }
 
 
-def _nothing(report: Mapping[str, Any]) -> str:
-    """Return why no row is left."""
-    if any(set(found["removed"]) - {BAD} for found in report["sources"]):
-        return "nothing is left: the stages removed all rows"
-    row = report["samples"][0]["rows"][0]
-    return f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}"
-
-
-def parser() -> argparse.ArgumentParser:
+@program("pipeline")
+def main(words: Sequence[str] | None = None) -> int:
     stages = "\n".join(f"  {kind.name}: {kind.title}" for kind in STAGES.values())
     sources = "\n".join(f"  {source.name}: {source.title}" for source in SOURCES.values())
     top = build_parser("pipeline", f"{__doc__}\nstages:\n{stages}\n\nsources:\n{sources}")
     top.add_argument("settings", type=Path, metavar="SETTINGS.yaml")
     top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
-    top.set_defaults(input={})
     about = "local files; repeatable; the other sources of the settings are left out"
-    top.add_argument("--input", nargs="+", action=InputFiles, metavar="SOURCE[:SPLIT]=FILE", help=about)
+    top.add_argument("--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about)
     top.add_argument("--output-dir", type=Path, required=True)
-    cores = available_cores()
-    top.add_argument("--workers", type=int, default=cores, help=f"processes (default: one per core, {cores})")
-    top.add_argument("--strict", action="store_true", help="stop at the first bad row")
-    return top
-
-
-def with_files(settings: PipelineSettings, files: Mapping[str, Mapping[Any, Path]]) -> PipelineSettings:
-    """The settings with local files for some sources, and only these."""
-    for name in files:
-        if name not in SOURCES:
-            raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")
-    return replace(settings, sources={name: SourceSettings(given) for name, given in files.items()} or settings.sources)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    options = parser().parse_intermixed_args(words)
-
-    def made() -> Made:
-        check_positive(options, "workers")
-        settings = with_files(load_settings(options.settings, options.overrides), options.input)
-        return run(settings, options.output_dir, workers=options.workers, strict=options.strict)
-
-    return finish("pipeline", made, lambda _, paths: validate.main(list(map(str, paths))))
+    options = top.parse_intermixed_args(words)
+    settings = load_settings(options.settings, options.overrides)
+    paths = run(settings, options.output_dir, named_files(options.input))
+    return validate.main(list(map(str, paths)))
 
 
 if __name__ == "__main__":

@@ -60,10 +60,9 @@ class Source:
 
     Attributes:
         kind: class of its problems.
-        parse: turns a row into the fields of that class without data source, split and index; raises ``BadRow`` or
-            ``RowError``.
+        parse: turns a row into the fields of that class without data source, split and index.
         data_source: of its rows; ``{source}`` stands for the column of that name.
-        hub: id on the Hugging Face hub; empty if it is not there. ``config`` and ``hub_splits`` are its own there.
+        hub, config, hub_splits: of the Hugging Face hub.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
         id_column: names the problem; a second row with the same name is bad.
@@ -75,7 +74,7 @@ class Source:
     kind: type
     parse: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     data_source: str
-    hub: str = ""
+    hub: str
     config: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
     hub_files: Mapping[str, str] = field(default_factory=dict)
@@ -92,10 +91,6 @@ class Source:
             name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
         found = {"data_source": name, "split": split, "index": index, **place, **fields}
         return self.kind(**found)  # type: ignore[no-any-return]
-
-
-def by_name(*sources: Source) -> dict[str, Source]:
-    return {source.name: source for source in sources}
 
 
 @dataclass(frozen=True)
@@ -123,17 +118,11 @@ class SplitRows:
 
 
 def find_splits(
-    source: Source,
-    files: Mapping[Any, Path],
-    data_dir: Path | None,
-    splits: Sequence[str],
+    source: Source, files: Mapping[str, Path], data_dir: Path | None, splits: Sequence[str]
 ) -> list[SplitRows]:
     """Return the splits of a source: those of ``files``, else below ``data_dir``, else on the hub.
 
-    A file of the split ``all`` is for training. Without ``splits`` all are returned.
-
-    Raises:
-        SourceError: a split is missing.
+    A file of the split ``all`` is for training. Without ``splits`` all are returned. SourceError: one is missing.
     """
     if files:
         named = {"train" if split == "all" else split: path for split, path in files.items()}
@@ -151,12 +140,9 @@ def find_splits(
 
 
 def numbered_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
-    """Yield split, index in it from 0, number in the file and content of all rows.
+    """Yield split, index in it from 0, number in the file and content of all rows; those with a repeated id are bad.
 
-    A row whose id repeats an earlier one of its source becomes a bad row.
-
-    Raises:
-        SourceError: an input cannot be read or has no rows.
+    SourceError: an input cannot be read or has no rows.
     """
     # Hashes, not texts: memory stays low on a million rows.
     ids: set[bytes] = set()

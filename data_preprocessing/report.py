@@ -3,11 +3,12 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_preprocessing.stages import Removal
+from prime_ext.utils.files import write_json, write_text
 from prime_ext.utils.report_page import Page
 
 # Of every rule and split.
@@ -24,21 +25,18 @@ def replace_half_characters(text: str) -> str:
 class Tally:
     """Counts rows by ``(split, data_source)`` and rule, keeps samples and the lines of ``removed.jsonl``.
 
-    Args:
-        parts: what removes rows, in the order of the lines in that file.
+    ``parts`` are what removes rows, in the order of the lines in that file.
 
     Attributes:
         read: rows.
         notes: what stages count without removing.
         given_away: numbers of the test rows that removed rows give away, by task and level.
-        put_aside: functions that get the problems that a rule removes, by rule.
     """
 
     def __init__(self, parts: Sequence[str]) -> None:
         self.read: Counter[tuple[str, str]] = Counter()
         self.notes: Counter[str] = Counter()
         self.given_away: dict[tuple[str, str], list[str]] = defaultdict(list)
-        self.put_aside: dict[str, Callable[[Any], object]] = {}
         self._removed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._samples: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         # A part may run ahead of the next one.
@@ -74,9 +72,11 @@ class Tally:
         samples.sort(key=lambda found: (order.index(found["rule"]), found["split"]))
         return {"rules": dict(rules), "sources": sources, "samples": samples}
 
-    def write_removed(self, path: Path) -> None:
-        """Write a JSON line for every removed row."""
-        path.write_text("".join(line for lines in self._lines.values() for line in lines), encoding="utf-8")
+    def write(self, folder: Path, report: Mapping[str, Any]) -> None:
+        """Write ``removed.jsonl``, a line for every removed row, ``report.json`` and ``report.md``."""
+        write_text(folder / "removed.jsonl", "".join(line for lines in self._lines.values() for line in lines))
+        write_json(folder / "report.json", report)
+        write_text(folder / "report.md", markdown(report))
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -2,32 +2,27 @@
 """Multiple-choice problems rewritten as open questions by a model, with the gold answer that belongs to them.
 
     python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --output-dir data/open BACKEND
-    python -m data_preprocessing.rewrite_choice --input data/math/choice.jsonl --merge data/math/train.parquet \\
-        --output-dir data/merged BACKEND
 
 Reads what the pipeline puts aside as multiple choice. A problem is asked about up to --tries times, each with a seed of
-its own; what cannot be rewritten is removed and listed. With --merge the rows of a file come first, then those that
-were rewritten.
+its own; what cannot be rewritten is removed and listed.
 
-These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data). There a model is asked
-twice, and the reference is read from the solution that it rewrites. Here the reference is the text of the option that
-the gold letter names, so nothing of it is left to the model, and what the model writes is compared with the original.
+These are the second and third stage of PRIME's math data (arXiv 2502.01456, appendix on data). There the reference is
+read from a solution that a model rewrites. Here it is the text of the option that the gold letter names, and what the
+model writes is compared with the original.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
 from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import Outcome, Row, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Outcome, Row, problem_of, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
@@ -178,21 +173,15 @@ def _stem(text: str) -> str:
 
 
 def option_named(gold: str, choice: Choice) -> str | None:
-    """The letter that a gold answer consists of or begins with, such as ``\\text{(B)}`` or ``B) 12``; None if it is no
-    letter of an option.
-    """
+    """Return the letter of the option that a gold answer names, such as ``\\text{(B)}`` or ``B) 12``, or None."""
     found = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
     return found[1] if found and found[1] in choice.options else None
 
 
-def parsed(text: str) -> tuple[str | None, str] | None:
-    """The open question and an empty text, or None and why there is none; None if the answer has neither form."""
+def parsed(text: str) -> tuple[str, str] | None:
+    """Return the open question, or an empty text and why there is none; None if the answer has neither form."""
     found = _FORM.fullmatch(text.replace("\r\n", "\n"))
-    if found is None:
-        return None
-    if found["question"] is None:
-        return None, found["why"].strip()
-    return found["question"].strip(), ""
+    return None if found is None else ((found["question"] or "").strip(), (found["why"] or "").strip())
 
 
 def numbers(text: str) -> set[str]:
@@ -241,7 +230,7 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
             removal = removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
             continue
         question, why = read
-        if question is None:
+        if not question:
             return Removal("needs_options", why)
         fault = unfaithful(choice, gold, question)
         if fault is None:
@@ -263,20 +252,14 @@ def _replace_question(row: Row, question: str, gold: str) -> Outcome:
     return [{**row, "prompt": prompt, "reward_model": {**row["reward_model"], "ground_truth": gold}}]
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Ask, check and write. Returns the report and the parquet files."""
-    check_positive(options, "tries")
-    settings = {"tries": options.tries}
-    title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
-    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings, first=options.merge)
-
-
+@program("rewrite_choice")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("rewrite_choice", __doc__, SAMPLING)
-    about = "RL rows that go before the rewritten ones; the output has its name"
-    top.add_argument("--merge", type=Path, metavar="FILE", help=about)
-    top.add_argument("--tries", type=int, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
-    return run_command(top, run, words)
+    top.add_argument("--tries", type=positive, default=TRIES, help=f"answers per problem at most (default: {TRIES})")
+    options = top.parse_args(words)
+    settings = {"tries": options.tries}
+    title, dialogue = "Multiple choice to open questions", partial(rewrite, **settings)
+    return run_model_stage(options, dialogue, title=title, rules=RULES, settings=settings)
 
 
 if __name__ == "__main__":

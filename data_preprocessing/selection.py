@@ -3,19 +3,17 @@
 
     python -m data_preprocessing.selection --input data/voted/train.parquet --output-dir data/selected
 
-PRIME describes its final selection in prose only (arXiv 2502.01456, section and appendix on data): of the problems that
-were solved five times by the judging models, those stay that are consistently found solvable, whose solutions agree,
-and whose agreed answer is the reference. How consistent is not said; the thresholds are options, and their defaults a
-clear majority, three of five. Rows of other verifiers than the math verifier pass.
+PRIME describes its final selection in prose (arXiv 2502.01456, section and appendix on data): those problems stay that
+are consistently found solvable, whose solutions agree, and whose agreed answer is the reference. The thresholds are
+options; their defaults are a clear majority, three of five. Rows of other verifiers than the math verifier pass.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
-from data_preprocessing.command import Made
-from data_preprocessing.model_stage import Outcome, Row, run_command, run_stage, stage_parser
+from data_preprocessing.command import program
+from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
@@ -29,39 +27,31 @@ RULES = {
 }
 
 
-@dataclass(frozen=True)
-class SelectionRule:
-    """What a problem needs to stay: shares of the solutions of each model that voted."""
+def find_reason(votes: Sequence[Votes], min_solvable: float, min_agreement: float) -> Removal | None:
+    """Return why a problem goes, by one of :data:`RULES`; None if it stays.
 
-    min_solvable: float = 0.6
-    min_agreement: float = 0.6
-
-
-def find_reason(votes: Sequence[Votes], rule: SelectionRule) -> Removal | None:
-    """Return why a problem goes, by one of :data:`RULES`; None if it stays."""
+    ``min_solvable`` and ``min_agreement`` are shares of the solutions of each model that voted.
+    """
     if not votes:
         return Removal("no_votes", "")
-    reasons = [reason for one in votes if (reason := _reason_of_model(one, rule)) is not None]
+    reasons = [reason for one in votes if (reason := _reason_of_model(one, min_solvable, min_agreement)) is not None]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
 
-def _reason_of_model(votes: Votes, rule: SelectionRule) -> Removal | None:
+def _reason_of_model(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
-    if _falls_short(votes.solvable, rule.min_solvable, votes):
+    # 0.6 of 5 are 3, whatever binary fractions say.
+    solvable, agreeing = (share * votes.solutions - 1e-9 for share in (min_solvable, min_agreement))
+    if votes.solvable < solvable:
         return Removal("unsolvable", f"{votes.solvable} {of} end in an answer")
-    if votes.answer is None or _falls_short(votes.agreeing, rule.min_agreement, votes):
+    if votes.answer is None or votes.agreeing < agreeing:
         return Removal("disagreement", f"{votes.agreeing} {of} give {votes.answer}")
     if not votes.answer_matches:
         return Removal("mismatch", f"{votes.agreeing} {of} give {votes.answer}, {votes.matching} the reference")
     return None
 
 
-def _falls_short(count: int, share: float, votes: Votes) -> bool:
-    # 0.6 of 5 are 3, whatever binary fractions say.
-    return count < share * votes.solutions - 1e-9
-
-
-def select(row: Row, rule: SelectionRule) -> Outcome:
+def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> Outcome:
     """Return the row, or why it goes. Raises SourceError: it has other votes than those of ``validate_votes``."""
     if source_of(row["data_source"]).task != "math":
         return [row]
@@ -69,17 +59,7 @@ def select(row: Row, rule: SelectionRule) -> Outcome:
         votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]
     except TypeError as error:
         raise SourceError(f"extra_info.votes are not those of validate_votes: {error}") from error
-    return find_reason(votes, rule) or [row]
-
-
-def run(options: argparse.Namespace) -> Made:
-    """Select and write. Returns the report and the parquet files."""
-    rule = SelectionRule(options.min_solvable, options.min_agreement)
-
-    def work(rows: Sequence[Row]) -> list[Outcome]:
-        return [select(row, rule) for row in rows]
-
-    return run_stage(options, work, title="Final selection", rules=RULES, settings=asdict(rule))
+    return find_reason(votes, min_solvable, min_agreement) or [row]
 
 
 def _share(word: str) -> float:
@@ -88,12 +68,19 @@ def _share(word: str) -> float:
     return float(word)
 
 
+@program("selection")
 def main(words: Sequence[str] | None = None) -> int:
     top = stage_parser("selection", __doc__)
     for name, what in (("solvable", "end in an answer"), ("agreement", "agree")):
-        default, about = getattr(SelectionRule, f"min_{name}"), f"share of a model's solutions that must {what}"
-        top.add_argument(f"--min-{name}", type=_share, default=default, help=f"{about} (default: %(default)s)")
-    return run_command(top, run, words)
+        about = f"share of a model's solutions that must {what} (default: %(default)s)"
+        top.add_argument(f"--min-{name}", type=_share, default=0.6, help=about)
+    options = top.parse_args(words)
+    shares = {name: getattr(options, name) for name in ("min_solvable", "min_agreement")}
+
+    def work(rows: Sequence[Row]) -> list[Outcome]:
+        return [select(row, **shares) for row in rows]
+
+    return run_stage(options, work, title="Final selection", rules=RULES, settings=shares)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,13 @@
 A response stays if it keeps to the form and, where there is a gold answer, is graded correct; otherwise the teacher is
 asked again, up to --tries times, each with a seed of its own.
 
---form actions: the teacher sees a long prompt that explains the seven actions, the conversation that is written has the
-short one of RL. Input is any file of RL rows or of an instruction set (columns such as problem, question or
-instruction; --columns names others); with --ability math the gold answer is that of the column answer or
-expected_answer, or the last box of the column solution.
+--form actions: the teacher sees a long prompt that explains the seven actions, the student the short one of RL. Input
+is RL rows or an instruction set; with --ability math the gold answer is that of the column answer or expected_answer,
+or the last box of the column solution.
 
---form chains: the teacher sees one worked example and the prompt of a row of the six numeric sets. The output is what
-``recipes/pspo_wrs/run_abel-7b_sft_fsdp.sh`` trains on.
+--form chains: the teacher sees one worked example and the prompt of a row of the six numeric sets.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue, Messages
 from data_preprocessing.grading import Judge, ungradable
 from data_preprocessing.math_sources import gsm8k_row, solved_row
@@ -37,7 +34,6 @@ from data_preprocessing.model_stage import (
     Row,
     check_row,
     problem_of,
-    run_command,
     run_model_stage,
     stage_parser,
 )
@@ -55,7 +51,7 @@ from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
 from prime_ext.tasks.cells import RowError, is_whole
 from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.utils.rows import BadRow, SourceError, read_source
+from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, source_of
 
@@ -66,17 +62,11 @@ RULES = {
     "wrong_answer": "no response in the right form has the gold answer",
     "ungraded": "the verifier could not grade the response",
 }
-_EXTRA = {"split": pa.string(), "index": pa.int64(), "response": pa.int32(), "tries": pa.int32()}
-_EXTRA["ground_truth"] = pa.string()
+_TEXT, _COUNT = pa.string(), pa.int32()
+_EXTRA = {"split": _TEXT, "index": pa.int64(), "response": _COUNT, "tries": _COUNT, "ground_truth": _TEXT}
+_MESSAGES = pa.list_(pa.struct({"role": _TEXT, "content": _TEXT}))
 # What verl's SFT trainer reads is ``messages``; the rest says where a conversation comes from.
-SCHEMA = pa.schema(
-    {
-        "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
-        "data_source": pa.string(),
-        "ability": pa.string(),
-        "extra_info": pa.struct(_EXTRA),
-    }
-)
+SCHEMA = pa.schema({"messages": _MESSAGES, "data_source": _TEXT, "ability": _TEXT, "extra_info": pa.struct(_EXTRA)})
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_new_tokens=4096)
 # The first of these columns that a row has is the problem.
 KNOWN_COLUMNS = ("question", "problem", "prompt", "instruction", "text")
@@ -90,10 +80,7 @@ _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.;:]? +){5}[A-Za-z]{2,}")
 
 
 def read_question(row: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
-    """Return the texts of the named columns, by default of the first known one. Raises BadRow: there is none.
-
-    A chat says what its user says.
-    """
+    """Return the texts of the named columns (default: the first known one), of a chat its user's, else BadRow."""
     names = columns or [name for name in KNOWN_COLUMNS if name in row][:1]
     missing = [name for name in names if name not in row]
     if missing or not names:
@@ -113,8 +100,7 @@ def problem_row(
 ) -> Row:
     """Return a row as one of RL, with ``judge``, the data source that selects the verifier. Raises BadRow.
 
-    The gold answer may be None, and the prompt is one message without the suffix of RL. ``name``, ``ability`` and
-    ``columns`` (none: the usual ones) are of instruction sets.
+    Rows of instruction sets get ``name`` and ``ability``, a prompt without the suffix of RL, and a gold answer or None.
     """
     if isinstance(raw.get("reward_model"), Mapping):
         row = check_row(raw)
@@ -173,9 +159,9 @@ def teach(
 ) -> Dialogue[list[Row] | Removal]:
     """Ask for different responses in the right form and, where there is a gold answer, with the right answer.
 
-    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learnt, or what is
-    wrong with its form; ``judge`` is the data source that decides for the verifier. A gold answer may be None. Returns
-    rows of :data:`SCHEMA`, without repetitions; if there is none, what was wrong with the last answer.
+    The teacher is shown ``prompt``, the student ``shown``; ``read`` gives the response as it is learned, or what is
+    wrong with its form; ``judge`` is the data source that selects the verifier. Returns different rows of
+    :data:`SCHEMA`, or what was wrong with the last answer.
     """
     gold, extra = row["reward_model"]["ground_truth"], row["extra_info"]
     found: dict[int, tuple[str, int]] = {}
@@ -233,17 +219,21 @@ def answer_in_chains(row: Row, model: str, min_steps: int, responses: int, tries
     return teach(row, prompt, row["prompt"], read, row["data_source"], responses=responses, tries=tries)
 
 
-def chat_schema(path: Path) -> pa.Schema:
-    """Return the schema of the output. Raises SourceError: the file has no rows."""
-    for _ in read_source(path):
-        return SCHEMA
-    raise SourceError(f"{path} has no rows")
-
-
-def run(options: argparse.Namespace) -> Made:
-    """Ask, check and write. Returns the report and the parquet files."""
-    check_positive(options, "tries", "responses", "min_steps")
-    settings = {"tries": options.tries, "responses": options.responses}
+@program("sft_data")
+def main(words: Sequence[str] | None = None) -> int:
+    top = stage_parser("sft_data", __doc__, SAMPLING)
+    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
+    top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
+    about = "of rows that have none: math, code, or any other word (default: math)"
+    top.add_argument("--ability", default="math", help=about)
+    top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
+    top.add_argument("--responses", type=positive, default=1, help="different ones per problem at most (default: 1)")
+    top.add_argument("--tries", type=positive, default=4, help="answers per response at most (default: 4)")
+    top.add_argument("--min-steps", type=positive, default=2, help="of a chain (default: 2)")
+    about = "of actions: the short prompt of RL (actions, default), none, or a text file"
+    top.add_argument("--system-prompt", default="actions", help=about)
+    options = top.parse_args(words)
+    settings: dict[str, Any] = {"tries": options.tries, "responses": options.responses}
     if options.form == "chains":
         dialogue: Any = partial(answer_in_chains, min_steps=options.min_steps, **settings)
         parse: Any = choice_row
@@ -253,25 +243,10 @@ def run(options: argparse.Namespace) -> Made:
         dialogue = partial(answer_in_actions, system=system, **settings)
         parse = partial(problem_row, name=options.name, ability=options.ability, columns=options.columns)
         form = {"own_prompt": system == SYSTEM_PROMPT}
-    described = {**settings, "form": options.form, **form}
+    settings |= {"form": options.form, **form}
     return run_model_stage(
-        options, dialogue, title="SFT data", rules=RULES, settings=described, schema=chat_schema, parse=parse
+        options, dialogue, title="SFT data", rules=RULES, settings=settings, schema=lambda path: SCHEMA, parse=parse
     )
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("sft_data", __doc__, SAMPLING)
-    top.add_argument("--form", choices=("actions", "chains"), default="actions", help="default: actions")
-    top.add_argument("--name", default="", help="data_source of rows that have none (default: the name of the file)")
-    about = "of rows that have none: math, code, or any other word (default: math)"
-    top.add_argument("--ability", default="math", help=about)
-    top.add_argument("--columns", nargs="+", default=(), help="that hold the problem (default: the usual names)")
-    top.add_argument("--responses", type=int, default=1, help="different ones per problem at most (default: 1)")
-    top.add_argument("--tries", type=int, default=4, help="answers per response at most (default: 4)")
-    top.add_argument("--min-steps", type=int, default=2, help="of a chain (default: 2)")
-    about = "of actions: the short prompt of RL (actions, default), none, or a text file"
-    top.add_argument("--system-prompt", default="actions", help=about)
-    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

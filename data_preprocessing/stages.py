@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of the pipeline is, and the processes that it uses.
+"""What a stage of the pipeline is.
 
 A stage is a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults. Its
 :meth:`Stage.run` gets the problems that the stage before it leaves and yields each with a result: :class:`Removal`,
@@ -7,23 +7,16 @@ A stage is a frozen dataclass that pydantic checks; its fields are the keys in s
 """
 
 import re
-import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
 
 from pydantic import BeforeValidator
 from tqdm import tqdm
 
-from data_preprocessing.problems import Problem, batched
-from prime_ext.utils.rows import SourceError
+from data_preprocessing.problems import Problem
 
 # Of options that are lists: one text stands for a list of one.
 LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
@@ -52,74 +45,19 @@ class Changed:
 Result = Removal | Changed | None
 
 
-# ---- running ----
-
-
-def _work_on_batch(work: Callable[[Any], Any], batch: Sequence[Any]) -> list[Any]:
-    return [None if sent is None else work(sent) for sent in batch]
-
-
-class Workers:
-    """Processes that work on batches of items, a context manager; with one, the calling process does the work."""
-
-    def __init__(self, n_processes: int, batch_size: int) -> None:
-        self.batch_size = batch_size
-        self._n = n_processes
-        self._pool: ProcessPoolExecutor | None = None
-
-    def map(
-        self, work: Callable[[Any], Any], items: Iterable[Item], sent: Callable[[Item], Any] = lambda item: item
-    ) -> Iterator[tuple[Item, Any]]:
-        """Yield every item with ``work(sent(item))``, or None where ``sent`` is None, in order.
-
-        Few batches are in memory.
-
-        Raises:
-            SourceError: a process was killed.
-        """
-        batches = batched(items, self.batch_size)
-        first = list(islice(batches, 2))
-        batches = chain(first, batches)
-        # A process costs seconds of imports.
-        if self._n == 1 or len(first) < 2:
-            for batch in batches:
-                yield from zip(batch, _work_on_batch(work, list(map(sent, batch))), strict=True)
-            return
-        if self._pool is None:
-            # Not forked: a library's threads in this process would be lost. Ctrl-C is for this process.
-            ignore = (signal.SIGINT, signal.SIG_IGN)
-            self._pool = ProcessPoolExecutor(self._n, get_context("spawn"), initializer=signal.signal, initargs=ignore)
-        waiting: deque[tuple[list[Item], Any]] = deque()
-        try:
-            for batch in batches:
-                waiting.append((batch, self._pool.submit(_work_on_batch, work, list(map(sent, batch)))))
-                if len(waiting) > self._n:
-                    finished, future = waiting.popleft()
-                    yield from zip(finished, future.result(), strict=True)
-            for finished, future in waiting:
-                yield from zip(finished, future.result(), strict=True)
-        except BrokenProcessPool as error:
-            raise SourceError("a worker process was killed, perhaps for its memory; try fewer --workers") from error
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-
 @dataclass
 class Run:
-    """What stages share: processes, the folder of the output, and that of local data.
+    """What stages share: folders of output and local data, the system message, and how many rows to work at together.
 
-    ``compared`` takes lines for the report on what the rows were compared with.
+    ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the multiple-choice rows.
     """
 
-    workers: Workers
     output: Path
+    system: str = ""
     data_dir: Path | None = None
+    chunk_rows: int = 5_000
     compared: list[str] = field(default_factory=list)
+    choice: TextIO | None = None
 
 
 def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
@@ -127,23 +65,15 @@ def show_progress(rows: Iterable[Item], title: str) -> Iterable[Item]:
     return tqdm(rows, desc=title, unit=" rows", disable=not sys.stderr.isatty())  # type: ignore[no-any-return]
 
 
-def training_text(problem: Problem) -> str | None:
-    """Return the text of a problem of the training split, the only ones that are compared."""
-    return problem.problem if problem.split == "train" else None
-
-
 class Stage:
-    """The base of all stages. As it is, :meth:`judge` looks at one problem at a time, in any process.
+    """The base of all stages: :meth:`judge` looks at one problem of the class ``of`` at a time; others pass.
 
-    Attributes:
-        name: in settings.
-        title: what it does, in a line.
-        of: classes of the problems that it looks at; others pass.
+    ``name`` is that in settings, ``title`` what the stage does, in a line.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    of: ClassVar[tuple[type, ...]]
+    of: ClassVar[type]
 
     def meanings(self) -> Mapping[str, str]:
         """Return the rules by which it removes problems with these options, in order, and their meanings."""
@@ -155,7 +85,8 @@ class Stage:
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
         """Yield every problem with its result, in order."""
-        return run.workers.map(self.judge, problems, lambda problem: problem if isinstance(problem, self.of) else None)
+        for problem in problems:
+            yield problem, self.judge(problem) if isinstance(problem, self.of) else None
 
 
 # ---- rules ----
@@ -163,12 +94,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of a table, which has its name.
+    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
 
-    Attributes:
-        meaning: what it removes.
-        find: returns what the rule sees in a problem and its text, or None.
-        hints: the rule applies only where one of these is in the text in lower case; empty: anywhere.
+    With ``hints`` it applies only where one of these is in the text in lower case.
     """
 
     meaning: str

@@ -4,7 +4,7 @@
 Near-duplicates are found by word n-grams, and by MinHash over the character n-grams of normal forms.
 MinHash (Broder 1997) with locality-sensitive hashing only proposes pairs; the Jaccard similarity of a proposed pair is
 computed exactly, so there are no false hits. A pair at the threshold is proposed with the probability
-``1 - (1 - threshold**rows) ** bands`` (0.998). The same input gives the same hits.
+``1 - (1 - threshold**BAND_VALUES) ** BANDS`` (0.998). The same input gives the same hits.
 """
 
 import re
@@ -41,7 +41,14 @@ MEANING = {
 # A level, and what it sees of a text; of near twins and n-grams the first row that has them.
 Entry = tuple[str, Hashable]
 _OPERATOR = re.compile(r"[-+*/^=<>%\u2212\u00d7\u00f7]")
-_MINHASH_SEED = 1
+# Characters of a character n-gram; bands of the locality-sensitive hashing, and MinHash values of each.
+SHINGLE = 5
+BANDS = 16
+BAND_VALUES = 5
+# Texts with fewer word n-grams are left to the other tests.
+LEAST_NGRAMS = 5
+# The checksums have 32 bits, as this scheme needs them.
+_BLANK = MinHash(BANDS * BAND_VALUES, seed=1, hashfunc=int, scheme="affine32")
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -51,36 +58,30 @@ class Settings:
 
     Attributes:
         threshold: Jaccard similarity of the character n-grams of two normal forms from which they are one text.
-        shingle: characters of such an n-gram.
-        bands: bands of the locality-sensitive hashing.
-        rows: MinHash values per band.
         ngram: words of a word n-gram.
         ngram_share: share of a text's word n-grams that another one must have.
-        least_ngrams: texts with fewer word n-grams are left to the other tests.
         mask_numbers: whether numbers count in a normal form (:func:`~prime_ext.step_rm.question_split.normal_form`).
     """
 
     threshold: float = 0.8
-    shingle: int = 5
-    bands: int = 16
-    rows: int = 5
     ngram: int = 8
     ngram_share: float = 0.7
-    least_ngrams: int = 5
     mask_numbers: bool = True
 
 
-def shingles(form: str, size: int) -> frozenset[int]:
-    """Return checksums of all character n-grams of a normal form; of the form itself if it is shorter."""
-    data = form.encode()
-    if len(data) <= size:
+@lru_cache(maxsize=1024)
+def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
+    """Return checksums of all character n-grams of a text's normal form; of the form itself if it is shorter."""
+    data = normal_form(text, mask_numbers).encode()
+    if len(data) <= SHINGLE:
         return frozenset([zlib.crc32(data)])
-    return frozenset(zlib.crc32(data[start : start + size]) for start in range(len(data) - size + 1))
+    return frozenset(zlib.crc32(data[start : start + SHINGLE]) for start in range(len(data) - SHINGLE + 1))
 
 
-def word_ngrams(form: str, size: int) -> frozenset[str]:
-    """Return all runs of ``size`` words; none if there are fewer words."""
-    words = form.split()
+@lru_cache(maxsize=1024)
+def word_ngrams(text: str, size: int) -> frozenset[str]:
+    """Return all runs of ``size`` words of a text's normal form, numbers included; none if there are fewer words."""
+    words = normal_form(text, False).split()
     return frozenset(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
@@ -90,15 +91,9 @@ def jaccard(left: frozenset[int], right: frozenset[int]) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-@lru_cache(maxsize=8)
-def _blank(n_values: int) -> MinHash:
-    # The checksums have 32 bits, as this scheme needs them.
-    return MinHash(n_values, seed=_MINHASH_SEED, hashfunc=int, scheme="affine32")
-
-
-def signature(form: frozenset[int], settings: Settings) -> MinHash:
+def signature(form: frozenset[int]) -> MinHash:
     """Return the MinHash signature of character n-grams."""
-    minhash = _blank(settings.bands * settings.rows).copy()
+    minhash = _BLANK.copy()
     minhash.update_batch(np.fromiter(form, dtype=np.uint64, count=len(form)))
     return minhash
 
@@ -110,14 +105,14 @@ def wording(text: str) -> str:
 
 
 class SimilarityIndex:
-    """Rows by number, to find which of them another row gives away, and how literally.
+    """Rows by number, each one text or several, to find which of them another row gives away, and how literally.
 
-    A row is one text or several. What a level cannot tell apart has one :data:`Entry`; otherwise a set with many twins
-    would cost the square of their number. ``rows`` are the numbers of the rows of an entry.
+    What a level cannot tell apart has one :data:`Entry`, so that many twins do not cost the square of their number;
+    ``rows`` are the numbers of its rows.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings = settings or Settings()
+        self.settings = settings or Settings()
         self.rows: dict[Entry, list[int]] = {}
         self._n_rows = 0
         self._first_shingles: dict[frozenset[int], int] = {}
@@ -125,7 +120,7 @@ class SimilarityIndex:
         self._shingles: dict[int, frozenset[int]] = {}
         self._ngram_keys: dict[str, list[int]] = {}
         self._ngram_counts: dict[int, int] = {}
-        self._lsh = MinHashLSH(num_perm=settings.bands * settings.rows, params=(settings.bands, settings.rows))
+        self._lsh = MinHashLSH(num_perm=BANDS * BAND_VALUES, params=(BANDS, BAND_VALUES))
 
     def add(self, *texts: str) -> None:
         """Keep a row under the next number, from 0."""
@@ -136,8 +131,8 @@ class SimilarityIndex:
         entries.append(("near", first))
         if first == row:
             self._shingles[row] = form
-            self._lsh.insert(row, signature(form, self.settings))
-        if len(ngrams) >= self.settings.least_ngrams:
+            self._lsh.insert(row, signature(form))
+        if len(ngrams) >= LEAST_NGRAMS:
             first = self._first_ngrams.setdefault(ngrams, row)
             entries.append(("ngrams", first))
             if first == row:
@@ -152,7 +147,7 @@ class SimilarityIndex:
         """Return the entries that a row hits, with the similarity: Jaccard (near), share of n-grams, or 1."""
         found: list[tuple[Entry, float]] = [(entry, 1.0) for entry in self._forms(texts) if entry in self.rows]
         form, ngrams = self._sets(texts)
-        for row in sorted(self._lsh.query(signature(form, self.settings))):
+        for row in sorted(self._lsh.query(signature(form))):
             similarity = jaccard(form, self._shingles[row])
             if similarity >= self.settings.threshold:
                 found.append((("near", row), similarity))
@@ -182,16 +177,14 @@ class SimilarityIndex:
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
         joined = "\n".join(texts)
-        form = shingles(normal_form(joined, self.settings.mask_numbers), self.settings.shingle)
-        return form, word_ngrams(normal_form(joined, False), self.settings.ngram)
+        return shingles(joined, self.settings.mask_numbers), word_ngrams(joined, self.settings.ngram)
 
 
 def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the name of the group of each row, 16 hexadecimal digits.
 
-    Two rows are linked if one of them hits the other in a :class:`SimilarityIndex`; a group is whatever links connect.
-    Its name is the least of the names that its members would have alone, so it depends neither on the order of the rows
-    nor on those of other groups.
+    A group is whatever hits in a :class:`SimilarityIndex` connect. Its name is the least of those that its members
+    would have alone, so it depends neither on the order of the rows nor on other groups.
     """
     index = SimilarityIndex()
     for texts in rows:

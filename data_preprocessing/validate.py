@@ -10,9 +10,7 @@ are too long in its chat template. Several files are checked together. Prints a 
 faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and one line if a file or tokenizer cannot be read.
 """
 
-import argparse
 import asyncio
-import hashlib
 import importlib
 import json
 import re
@@ -20,7 +18,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,9 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from data_preprocessing.command import build_parser, run_program
+from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
-from data_preprocessing.problems import batched
 from data_preprocessing.stages import show_progress
 from prime_ext.tasks.cells import held, is_whole
 from prime_ext.tasks.checked import Text
@@ -39,8 +35,8 @@ from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source
 
-# Rows that are tokenized together; tests of programs are large.
-BATCH = 256
+# Different faults.
+MAX_LISTED = 20
 # Eurus-2-RL-Data has this split and index 0 in all rows: they name nothing.
 NO_SPLIT = "dummy"
 
@@ -90,20 +86,17 @@ COLUMNS = tuple(RLRow.model_fields)
 
 def read_parquet_schema(path: Path) -> pa.Schema:
     """Return the schema of a parquet file. Raises SourceError: it cannot be read, or its columns are not verl's."""
-    if not path.is_file():
-        raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
         schema = pq.read_schema(path).remove_metadata()
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    missing = [f"no column {name}" for name in COLUMNS if name not in schema.names]
-    try:
-        if not missing:
-            unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
-    except SourceError as error:
-        missing = [str(error)]
+    missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
-        raise SourceError(f"{path} has not the schema of verl: {'; '.join(missing)}")
+        raise SourceError(f"{path} has not the schema of verl: no column {', '.join(missing)}")
+    try:
+        unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
+    except SourceError as error:
+        raise SourceError(f"{path} has not the schema of verl: {error}") from error
     return schema
 
 
@@ -130,17 +123,11 @@ def row_faults(row: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def digest(value: Any) -> int:
-    """Return 64 bits that identify a name or a prompt."""
-    text = json.dumps(value, sort_keys=True)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
 @dataclass
 class SourceCount:
     """The rows of a data source: all, those with a fault, those whose prompt and answer were there before (no fault).
 
-    ``lengths`` and ``longest`` are of the prompts, in tokens or else characters.
+    ``lengths`` (their sum) and ``longest`` are of the prompts, in tokens or else characters.
     """
 
     rows: int = 0
@@ -153,17 +140,15 @@ class SourceCount:
 class Validator:
     """Checks row after row; remembers 64 bits of each name and prompt.
 
-    ``listed`` has the first ``n_listed`` different faults, where each was met first and in how many rows; ``kinds``
-    counts what is wrong. Without a tokenizer lengths are in characters.
+    ``listed`` has the first different faults, where each was met first and in how many rows; ``kinds`` counts them.
     """
 
-    def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None, n_listed: int = 20) -> None:
+    def __init__(self, tokenizer: Any = None, max_prompt_length: int | None = None) -> None:
         self.sources: dict[str, SourceCount] = defaultdict(SourceCount)
         self.kinds: Counter[str] = Counter()
         self.listed: dict[str, tuple[str, int]] = {}
         self._tokenizer = tokenizer
         self._limit = max_prompt_length
-        self._n_listed = n_listed
         self._judges = Judges()
         self._names: set[int] = set()
         self._golds: dict[int, int] = {}
@@ -173,16 +158,15 @@ class Validator:
         for path in files:
             read_parquet_schema(path)
             number = 0
-            for batch in batched(show_progress(whole_rows(path), path.name), BATCH):
-                for row, length in zip(batch, self._lengths([row["prompt"] for row in batch]), strict=True):
-                    number += 1
-                    await self._check(row, length, f"{path.name} row {number}")
+            for number, row in enumerate(show_progress(whole_rows(path), path.name), start=1):
+                await self._check(row, f"{path.name} row {number}")
             if number == 0:
                 raise SourceError(f"{path} has no rows")
 
-    async def _check(self, row: Mapping[str, Any], length: int, place: str) -> None:
+    async def _check(self, row: Mapping[str, Any], place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
         faults = [("schema", fault) for fault in row_faults(row)] or await self._deeper_faults(row, count)
+        length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
         count.rows += 1
@@ -192,7 +176,7 @@ class Validator:
             count.bad += 1
             self.kinds.update(kind for kind, _ in faults)
             text = "; ".join(fault for _, fault in faults)
-            if text in self.listed or len(self.listed) < self._n_listed:
+            if text in self.listed or len(self.listed) < MAX_LISTED:
                 first, met = self.listed.get(text, (place, 0))
                 self.listed[text] = (first, met + 1)
 
@@ -201,25 +185,27 @@ class Validator:
         extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
         name = f"{row['data_source']} {extra['split']} {extra['index']}"
         if extra["split"] != NO_SPLIT:
-            if digest(name) in self._names:
+            if hash(name) in self._names:
                 faults.append(("repeated id", f"{name} was there before"))
-            self._names.add(digest(name))
-        prompt = digest([row["data_source"], row["prompt"]])
+            self._names.add(hash(name))
+        prompt = hash(json.dumps([row["data_source"], row["prompt"]]))
         if prompt not in self._golds:
-            self._golds[prompt] = digest(gold)
-        elif self._golds[prompt] == digest(gold):
+            self._golds[prompt] = hash(gold)
+        elif self._golds[prompt] == hash(gold):
             count.repeated += 1
         else:
             faults.append(("contradiction", "the same prompt was there before with another answer"))
         fault = await self._judges.gold_fault(row["data_source"], gold, extra)
         return faults if fault is None else [*faults, ("gold answer", fault)]
 
-    def _lengths(self, prompts: Sequence[Sequence[Mapping[str, str]] | None]) -> list[int]:
+    def _length(self, prompt: Sequence[Mapping[str, str]] | None) -> int:
+        messages = [message for message in prompt or () if message]
         if self._tokenizer is None:
-            return [sum(len(message["content"] or "") for message in prompt or () if message) for prompt in prompts]
-        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
-        texts = [template(prompt) if prompt and all(prompt) else "" for prompt in prompts]
-        return [len(ids) for ids in self._tokenizer(texts, add_special_tokens=False)["input_ids"]]
+            return sum(len(message["content"] or "") for message in messages)
+        if not messages:
+            return 0
+        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def load_tokenizer(path: str) -> Any:
@@ -235,7 +221,8 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def parser() -> argparse.ArgumentParser:
+@program("validate")
+def main(words: Sequence[str] | None = None) -> int:
     top = build_parser("validate", __doc__)
     top.add_argument("files", nargs="+", type=Path, metavar="FILE", help="parquet files that are used together")
     top.add_argument("--tokenizer", help="folder or hub id; without it lengths are in characters")
@@ -244,20 +231,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--sources", nargs="+", default=[], metavar="PATTERN=TASK", help=about)
     about = "modules with verifiers of your own, as in training"
     top.add_argument("--modules", nargs="+", default=[], metavar="MODULE", help=about)
-    top.add_argument("--list", type=int, default=20, metavar="N", help="different faults to list (default: 20)")
-    return top
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = parser()
     options = top.parse_args(words)
     if options.max_prompt_length is not None and (options.tokenizer is None or options.max_prompt_length < 1):
         top.error("--max-prompt-length must be at least 1 and needs --tokenizer")
-    return run_program("validate", lambda: check_files(options))
-
-
-def check_files(options: argparse.Namespace) -> int:
-    """Check and print. Returns the exit code."""
     for module in options.modules:
         try:
             importlib.import_module(module)
@@ -267,7 +243,7 @@ def check_files(options: argparse.Namespace) -> int:
         pattern, _, task = given.partition("=")
         register_source(pattern, task)
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
-    found = Validator(tokenizer, options.max_prompt_length, options.list)
+    found = Validator(tokenizer, options.max_prompt_length)
     asyncio.run(found.check(options.files))
     unit = "characters" if tokenizer is None else "tokens"
     table = []

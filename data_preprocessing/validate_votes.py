@@ -3,17 +3,14 @@ r"""Votes of a model on math problems: can they be solved, do its solutions agre
 
     python -m data_preprocessing.validate_votes --input data/math/train.parquet --output-dir data/voted BACKEND
 
-Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row; removes nothing but what
-the model cannot be asked. Run again on the output with another model, it adds that model's votes.
-``data_preprocessing.selection`` decides.
+Asks for --solutions per problem and writes the counts into ``extra_info.votes`` of every row. Run again on the output
+with another model, it adds that model's votes. ``data_preprocessing.selection`` decides.
 
 The fourth stage of PRIME's math data (arXiv 2502.01456, appendix on data) judges every problem by five solutions of a
-strong model. Here as there a solution ends in a box, which holds the answer or the words ``No solution``. Unlike the
-published script, a solution without a box counts neither as solvable nor as unsolvable, and answers are grouped by the
-math verifier, not by their text.
+strong model, which end in a box with the answer or the words ``No solution``. Unlike in the published script, a
+solution without a box counts as neither, and answers are grouped by the math verifier, not by their text.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -24,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import Made, check_positive
+from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_command, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
@@ -56,10 +53,8 @@ FIELDS = {"votes": pa.list_(pa.struct({"model": pa.string(), **dict.fromkeys(_CO
 
 @dataclass(frozen=True)
 class Votes:
-    """What a model makes of a problem: how many solutions it gave, and how many of them end in an answer (solvable),
-    say that there is none (unsolvable), give the most frequent answer (agreeing), and give the reference (matching).
-
-    ``answer`` is the most frequent one, of several the first, or None; ``answer_matches``: it is the reference.
+    """Counts of a model's solutions of a problem: all, those with an answer, those that say that there is none, those
+    with the most frequent ``answer`` (of several the first, or None), and those with the reference.
     """
 
     model: str
@@ -78,10 +73,10 @@ def says_unsolvable(answer: str) -> bool:
 
 
 def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
-    """Count the votes.
+    """Count votes by the content of each solution's box, None without one.
 
-    ``answers`` holds what the box of each solution holds, None without one; ``equal`` the pairs of different answers of
-    which the first is right where the second is the reference; ``matching`` the answers that are the reference.
+    ``equal`` are pairs of answers of which the first is right where the second is the reference; ``matching`` the
+    answers that are the reference.
     """
     given = [None if answer is None or says_unsolvable(answer) else answer for answer in answers]
 
@@ -98,10 +93,7 @@ def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str
 
 
 def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
-    """The dialogue about a row; what it writes is :data:`FIELDS` of ``extra_info``, after the votes of other models.
-
-    Rows of other verifiers than the math verifier are not asked about.
-    """
+    """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other models."""
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
     if source_of(row["data_source"]).task != "math":
         return [_with_votes(row, earlier or None)]
@@ -125,19 +117,15 @@ def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
     return {**row, "extra_info": {**row["extra_info"], "votes": votes}}
 
 
-def run(options: argparse.Namespace) -> Made:
-    """Ask and write. Returns the report and the parquet files."""
-    check_positive(options, "solutions")
+@program("validate_votes")
+def main(words: Sequence[str] | None = None) -> int:
+    top = stage_parser("validate_votes", __doc__, SAMPLING)
+    top.add_argument("--solutions", type=positive, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
+    options = top.parse_args(words)
     settings = {"solutions": options.solutions}
     schema = partial(add_to_extra, fields=FIELDS)
     dialogue = partial(voting, **settings)
     return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    top = stage_parser("validate_votes", __doc__, SAMPLING)
-    top.add_argument("--solutions", type=int, default=SOLUTIONS, help=f"per problem (default: {SOLUTIONS})")
-    return run_command(top, run, words)
 
 
 if __name__ == "__main__":

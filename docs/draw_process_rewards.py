@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prime_ext.config.chain_settings import ACCUMULATIONS, SHAPES
+from prime_ext.config.reward_settings import ACCUMULATIONS, SHAPES
 from recipes.figures import save
 
 # Title, where it is set (implicit PRM, then step reward model), and the values from top to bottom.

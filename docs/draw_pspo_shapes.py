@@ -16,7 +16,7 @@ from matplotlib.ticker import MultipleLocator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prime_ext.algorithms.chain_reward import ChainReward, break_even_filler
+from prime_ext.algorithms.chain_reward import ChainReward
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
 
 REWARDS = {
@@ -38,8 +38,25 @@ def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
 
 
 def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
-    """Score at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it never does."""
-    return break_even_filler(reward.value, torch.tensor(score), torch.arange(2, most + 1)).tolist()
+    """Lowest score p at which a further step pays, for chains of 2 .. ``most`` steps; NaN where it never does.
+
+    The chain's F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, p is F (h(n) / h(n + 1))^(n + 1).
+    """
+    steps = torch.arange(2, most + 1, dtype=torch.float64)
+    before = reward.value(torch.full_like(steps, score), steps)
+
+    def pays(filler: torch.Tensor) -> torch.Tensor:
+        longer = torch.exp((steps * math.log(score) + filler.log()) / (steps + 1))
+        # A hair of tolerance: without a shape, equal chains must come out as equal.
+        return reward.value(longer, steps + 1) >= before * (1 - 1e-12)
+
+    low, high = torch.zeros_like(steps), torch.ones_like(steps)
+    possible = pays(high)
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = pays(middle)
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return torch.where(possible, high, torch.nan).tolist()
 
 
 def plot_shapes(path: Path) -> None:

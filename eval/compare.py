@@ -16,10 +16,10 @@ from typing import Any
 
 from eval.formats import NONE, number, percent, score
 from eval.published import differing
-from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
+from eval.results import FinishedRun, TaskRun, load_run
 from eval.statistics import compare_runs
 from prime_ext.utils.files import write_json, write_text
-from prime_ext.utils.report_page import Page, markdown_table, one_line
+from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import RunError, command
 
 HEAD = ("task", "difference ± SE, points", "95 % interval", "first, %", "second, %", "gained", "lost", "problems")
@@ -39,8 +39,7 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
         name of a task. ``versions``: of packages that differ.
 
     Raises:
-        RunError: they have no task in common, or a task with other problems, or with another decoding or other prompts
-            where that is not allowed.
+        RunError: no task in common, other problems, or another decoding or other prompts where that is not allowed.
     """
     common = [name for name in before.tasks if name in after.tasks]
     if not common:
@@ -87,59 +86,45 @@ def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> 
     return changes
 
 
-def table(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> list[list[str]]:
-    """Return the lines of the table, one per task."""
-    lines = []
-    for name, task in found["tasks"].items():
-        own = task["comparison"]
-        scores = [score(run.tasks[name].mean) for run in (before, after)]
-        counts = (len(own["gained"]), len(own["lost"]), own["problems"]) if own else (0, 0, 0)
-        lines.append([task["title"], *_difference(own), *scores, *map(number, counts)])
-    return lines
-
-
 def signed(value: float) -> str:
-    """A difference of fractions in points, with its sign."""
+    """Return a difference of fractions in points, with its sign."""
     return f"{100 * value:+.1f}"
 
 
-def _difference(own: Mapping[str, Any] | None) -> tuple[str, str]:
-    """A difference with its standard error, and its 95 % interval, in points."""
+def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> list[str]:
+    """Return a task's line of the table: difference with its standard error, 95 % interval, scores and counts."""
     if own is None:
-        return NONE, NONE
+        return [title, NONE, NONE, *scores, "0", "0", "0"]
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
     ends = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
-    return signed(own["difference"]) + error, ends
-
-
-def remarks(found: Mapping[str, Any], before: FinishedRun) -> list[str]:
-    """What to know before the numbers, one sentence each."""
-    tasks = found["tasks"]
-    lines = [f"{task['title']}: {change}." for task in tasks.values() for change in task["changes"]]
-    lines += [f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()]
-    for name, task in tasks.items():
-        judged = task["comparison"]["problems"] if task["comparison"] else 0
-        left_out = before.tasks[name].entry["summary"]["problems"] - judged
-        if left_out:
-            lines.append(f"{task['title']}: {left_out:,} problems were not judged in both runs and are left out.")
-    if found["versions"]:
-        pairs = (f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items())
-        lines.append(f"Versions differ: {', '.join(pairs)}.")
-    return lines
+    counts = map(number, (len(own["gained"]), len(own["lost"]), own["problems"]))
+    return [title, signed(own["difference"]) + error, ends, *scores, *counts]
 
 
 def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:
-    """The comparison as a page."""
+    """Return the comparison as a page: what to know before the numbers, and a line of numbers for each task."""
     page = Page("Comparison of two runs")
     for which, run in (("First", before), ("Second", after)):
         page.text(f"{which}: {run.model} ({run.name}).")
-    page.bullets(remarks(found, before))
-    page.table(HEAD, table(found, before, after))
+    remarks = [f"{task['title']}: {change}." for task in found["tasks"].values() for change in task["changes"]]
+    remarks += [f"{name} is only in {run} and not compared." for name, run in found["only_in_one"].items()]
+    lines = []
+    for name, task in found["tasks"].items():
+        own = task["comparison"]
+        left_out = before.tasks[name].entry["summary"]["problems"] - (own["problems"] if own else 0)
+        if left_out:
+            remarks.append(f"{task['title']}: {left_out:,} problems were not judged in both runs and are left out.")
+        lines.append(_line(task["title"], own, [score(run.tasks[name].mean) for run in (before, after)]))
+    if found["versions"]:
+        pairs = (f"{name} {a or 'none'} and {b or 'none'}" for name, (a, b) in found["versions"].items())
+        remarks.append(f"Versions differ: {', '.join(pairs)}.")
+    page.bullets(remarks)
+    page.table(HEAD, lines)
     page.text(NOTE)
     return page
 
 
-@command("compare")
+@command("compare", OSError)
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="eval.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -150,16 +135,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-decoding", action="store_true", help="compare although the decoding differs")
     parser.add_argument("--allow-prompts", action="store_true", help="compare although the prompts differ")
     arguments = parser.parse_args(words)
-    output = refuse_a_file(arguments.output)
-    runs = load_run(arguments.before), load_run(arguments.after)
+    runs, output = (load_run(arguments.before), load_run(arguments.after)), arguments.output
     found = compare(*runs, decoding=arguments.allow_decoding, prompts=arguments.allow_prompts)
-    for which, run in zip(("First", "Second"), runs, strict=True):
-        print(f"{which}: {one_line(run.model)} ({one_line(run.name)})")
-    notes = [f"- {line}" for line in remarks(found, runs[0])]
-    print("\n".join(["", markdown_table(HEAD, table(found, *runs)), "", *notes]))
+    text = comparison_page(found, *runs).markdown()
+    print(text)
     if output is not None:
         write_json(output / "compare.json", found)
-        write_text(output / "compare.md", comparison_page(found, *runs).markdown())
+        write_text(output / "compare.md", text)
         print(f"{output / 'compare.json'}\n{output / 'compare.md'}")
     return 0
 

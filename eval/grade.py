@@ -18,7 +18,7 @@ from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.utils.files import numbered_lines, write_json
-from prime_ext.utils.run_store import LineFile, RunError, command, lock_folder, parse_object
+from prime_ext.utils.run_store import LineFile, Row, RunError, command, lock_folder, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
 
 
@@ -38,34 +38,34 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
         results["regraded_with"] = versions()
         changed = {}
         for name, task in results["tasks"].items():
-            changed[name] = _regrade(folder, name, task, verifiers[task["grader"]])
+            changed[name] = _regrade(folder / name, task, verifiers[task["grader"]])
             write_json(folder / RESULTS, results)
     return results, changed
 
 
-def _regrade(folder: Path, name: str, task: dict[str, Any], verifier: TaskVerifier) -> int:
+def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     """Judge a task and change its results. Returns how many verdicts are not what they were."""
-    path, n = folder / name / PROBLEMS, task["decoding"]["n"]
+    path, n = folder / PROBLEMS, task["decoding"]["n"]
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
     rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / name / RESPONSES, key_of, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / name / SAMPLES, key_of, SAMPLE_FIELDS, keys)
-    unfinished = folder / name / f".{SAMPLES}"
+    responses = LineFile(folder / RESPONSES, key_of, RESPONSE_FIELDS, keys)
+    old = LineFile(folder / SAMPLES, key_of, SAMPLE_FIELDS, keys)
+    unfinished = folder / f".{SAMPLES}"
     unfinished.unlink(missing_ok=True)
     new = LineFile(unfinished, key_of, SAMPLE_FIELDS, keys)
-    seconds = grade(name, verifier, problems, responses.rows, new)
+    seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)
     task |= measure(task["grader"], n, {key: row["groups"] for key, row in problems.items()}, new.rows, task["ks"])
-    add_timing(folder, name, grading=seconds)
-    judged_by = ("verdict", "score", "extracted")
-    return sum(
-        key not in old.rows or any(old.rows[key][field] != row[field] for field in judged_by)
-        for key, row in new.rows.items()
-    )
+    add_timing(folder.parent, folder.name, grading=seconds)
+
+    def judged(row: Row | None) -> tuple[Any, ...]:
+        return () if row is None else (row["verdict"], row["score"], row["extracted"])
+
+    return sum(judged(old.rows.get(key)) != judged(row) for key, row in new.rows.items())
 
 
 @command("grade")

@@ -86,42 +86,41 @@ def _digest(value: Any) -> str:
 
 
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
-    """Everything that the options of ``eval.run`` ask for.
+    """Return everything that the options of ``eval.run`` ask for.
 
     ``NoData``, ``RunError``, ``SourceError`` or ``TaskError`` says what is wrong.
     """
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
-    few_shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
+    shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
     planned = []
     for task in choose_tasks(options.tasks):
+        name, decoding = choose_decoding(task, options.decoding, changes_of(options))
         try:
-            planned.append(plan(task, options, system, few_shot))
+            loaded = load_problems(task, options.data, options.split)
         except NoData as error:
             if not options.skip_missing:
                 raise
             print(f"left out: {error}")
+            continue
+        problems = dict(list(loaded.items())[: options.limit])
+        shown = {own: show(task, one, options.prompt, system, shot, options.raw) for own, one in problems.items()}
+        one = Planned(
+            task=task,
+            split=options.split or default_split(task, local=options.data is not None),
+            problems=problems,
+            prompt_name=options.prompt,
+            shown=shown,
+            decoding_name=name,
+            decoding=decoding,
+            ks=choose_ks(task.metrics, decoding.n, options.k),
+            stop=(*shot.stop, *options.stop),
+            seed=options.seed,
+        )
+        planned.append(one)
     if not planned:
         raise RunError("there are no data for any of the tasks")
     return planned
-
-
-def plan(task: Task, options: argparse.Namespace, system: str | None, few_shot: FewShot) -> Planned:
-    """Everything that the options ask about a task; for ``system`` see :func:`eval.prompting.show`."""
-    name, decoding = choose_decoding(task, options.decoding, changes_of(options))
-    problems = dict(list(load_problems(task, options.data, options.split).items())[: options.limit])
-    return Planned(
-        task=task,
-        split=options.split or default_split(task, local=options.data is not None),
-        problems=problems,
-        prompt_name=options.prompt,
-        shown={own: show(task, one, options.prompt, system, few_shot, options.raw) for own, one in problems.items()},
-        decoding_name=name,
-        decoding=decoding,
-        ks=choose_ks(task.metrics, decoding.n, options.k),
-        stop=(*few_shot.stop, *options.stop),
-        seed=options.seed,
-    )
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
@@ -144,10 +143,9 @@ def changes_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) -> tuple[str, Decoding]:
-    """A decoding of a task, with what the command line changes; ``greedy`` is there for every task.
+    """Return a decoding of a task (by default its first; ``greedy`` always) with what the command line changes.
 
-    Without a name it is the first of the file; temperature 0 is greedy.
-    ``RunError``: the task has none of that name, or the changes contradict it.
+    Temperature 0 is greedy. ``RunError``: the task has none of that name, or the changes contradict it.
     """
     longest = max(known.max_new_tokens for known in task.decoding.values())
     known = {GREEDY: Decoding(max_new_tokens=longest), **task.decoding}
@@ -178,10 +176,9 @@ def choose_decoding(task: Task, name: str | None, changes: Mapping[str, Any]) ->
 
 
 def choose_ks(metrics: Sequence[str], n: int, asked: Sequence[int] | None) -> list[int]:
-    """The k of pass@k and maj@k.
+    """Return the k of pass@k and maj@k that were asked for, else those of the task's metrics, at most ``n``.
 
-    Those that were asked for (``RunError``: one is above ``n``), or those of the task's metrics: ``pass@16`` of a run
-    with 4 responses becomes ``pass@4``.
+    ``RunError``: one that was asked for is above ``n``.
     """
     if asked is not None:
         most = max(asked)

@@ -40,7 +40,7 @@ from eval.prm_scorers import (
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
@@ -73,7 +73,6 @@ def parser() -> argparse.ArgumentParser:
     add("--answer-tokens", nargs=2, metavar=("RIGHT", "WRONG"), help="of a causal model as the classifier: + and -")
     add("--max-length", type=int, help="tokens; default: what the model's positions allow")
     add("--batch-tokens", type=int, default=8192, help="padded tokens in a batch")
-    add("--chunk", type=int, default=256, help="tokens whose logits are held at once")
     add("--device", help="default: cuda if there is one")
     add("--dtype", help="default: float32 on the CPU, bfloat16 elsewhere")
     add("--trust-remote-code", action="store_true")
@@ -100,9 +99,9 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
 
     remote = arguments.trust_remote_code
     if arguments.scorer == "classifier":
-        own = (arguments.layout, arguments.separator, arguments.positive_label, arguments.answer_tokens)
-        reader = TokenReader(arguments.model, *own, arguments.max_length, remote)
-        return ClassifierScorer(TokenClassifier(reader, arguments.device, arguments.dtype))
+        reading = (arguments.layout, arguments.separator, arguments.answer_tokens)
+        options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
+        return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
@@ -111,18 +110,15 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
     models = {}
     for name in ("model", "reference"):
         if (path := getattr(arguments, name)) is not None:
-            models[name] = LogProbModel(path, device, dtype, arguments.chunk, remote)
+            models[name] = LogProbModel(path, device, dtype, trust_remote_code=remote)
             if not models[name].chunked:
                 print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
     return ImplicitScorer(models["model"], models.get("reference"), encoder, longest)
 
 
 def complete(arguments: argparse.Namespace) -> Row:
-    """Fill in what was not given, from the training's description. Returns the description.
-
-    ``RunError``: an implicit PRM without any word about its reference, or options that cannot work.
-    """
-    for name in ("batch_tokens", "chunk", "resamples", "limit", "max_length"):
+    """Fill in what was not given, from the training's description, and return that; ``RunError``: this cannot work."""
+    for name in ("batch_tokens", "resamples", "limit", "max_length"):
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
@@ -167,11 +163,8 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
     return [item for own in rows for item in _sample(own, arguments.limit, arguments.seed)]
 
 
-def run(arguments: argparse.Namespace) -> Row:
-    """Evaluate and write everything. Returns the results.
-
-    ``RunError``, ``SourceError`` or ``TextError`` says what is wrong.
-    """
+def run(arguments: argparse.Namespace) -> None:
+    """Evaluate and write everything. ``RunError``, ``SourceError`` or ``TextError`` says what is wrong."""
     description = complete(arguments)
     bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
     items = _read(arguments)
@@ -200,7 +193,6 @@ def run(arguments: argparse.Namespace) -> Row:
         write_text(folder / "report.md", text)
     print(text)
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
-    return results
 
 
 @command("error", SourceError, StepRMError, TextError)

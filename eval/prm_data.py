@@ -110,8 +110,7 @@ def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int 
 
 
 def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: str) -> list[Problem]:
-    """Problems with candidates: ``prompt`` (or problem), ``completions`` (or responses: texts or lists of steps),
-    and ``correctness`` (0 or 1 each) or ``gold``; ``answers`` are found in the texts if they are not given.
+    """Read problems with candidates; :mod:`eval.prm` describes the file.
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
     of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`). ``RunError`` or

@@ -59,10 +59,9 @@ def harmonic_mean(first: float, second: float) -> float:
 def processbench_score(predictions: Sequence[int | None], labels: Sequence[int]) -> dict[str, float]:
     """Score predictions of the first wrong step of the responses of one split. A prediction of None is wrong.
 
-    Returns:
-        As fractions: ``error_accuracy``, the share of erroneous responses whose first wrong step is found exactly;
-        ``correct_accuracy``, the share of correct responses in which no step is judged wrong; and ``f1``, their
-        harmonic mean. A class without a response has 0.
+    Returns, as fractions, ``error_accuracy`` (erroneous responses whose first wrong step is found exactly),
+    ``correct_accuracy`` (correct responses without a step judged wrong), and ``f1``, their harmonic mean. A class
+    without a response has 0.
     """
     error = [p == y for p, y in zip(predictions, labels, strict=True) if y != -1]
     correct = [p == y for p, y in zip(predictions, labels, strict=True) if y == -1]
@@ -81,13 +80,10 @@ def _descents(scores: StepScores) -> list[tuple[float, int]]:
 
 
 def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[float, float]:
-    """The threshold with the best F1 on these responses, and that F1.
+    """Return the threshold with the best F1 on these responses, and that F1. ValueError: no response has a score.
 
     All thresholds are tried, not a grid: the predictions change only where the threshold passes a score that is lower
     than all before it in its response. The threshold is the middle of the best interval, the lowest one of equals.
-
-    Raises:
-        ValueError: no response has a score.
     """
     events = sorted((value, row, step) for row, own in enumerate(scores) for value, step in _descents(own))
     if not events:
@@ -133,10 +129,9 @@ def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[flo
 
 
 def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> dict[str, Any] | None:
-    """``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
+    """Return ``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
 
-    ``counts`` are those of :func:`ordered_pairs` for each problem; ``pairs`` is their number, and without one the
-    result is None.
+    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None: there is no pair.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):

@@ -5,6 +5,7 @@ import argparse
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -115,37 +116,14 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
     return named
 
 
-def _by_problem(values: Sequence[float], problems: Sequence[Problem]) -> list[Sequence[float]]:
-    ends = np.cumsum([len(problem.responses) for problem in problems])
-    return [values[end - len(problem.responses) : end] for end, problem in zip(ends, problems, strict=True)]
-
-
 def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
-    """The table of best-of-N, and how often a correct response is ahead of a wrong one to the same problem."""
+    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of a wrong one."""
     named = response_scores(arguments, raw)
-    parts = {name: _by_problem(values, problems) for name, values in named.items()}
-    results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
-    results |= _best_of_n(arguments, problems, parts)
-    results["pairwise_accuracy"] = {}
-    for name, part in parts.items():
-        counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
-        results["pairwise_accuracy"][name] = pairwise_accuracy(counts, arguments.resamples, arguments.seed)
-    lines = []
-    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
-    for number, (problem, place) in enumerate(places):
-        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
-        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
-    return results, lines
-
-
-def _best_of_n(
-    arguments: argparse.Namespace, problems: Sequence[Problem], parts: Mapping[str, Sequence[Sequence[float]]]
-) -> dict[str, Any]:
-    """Best-of-N for every score, beside pass@N and maj@N."""
-    smallest = min(len(problem.responses) for problem in problems)
-    sizes = [2**power for power in range(smallest.bit_length())]
+    starts = [0, *np.cumsum([len(problem.responses) for problem in problems])]
+    parts = {name: [values[a:b] for a, b in pairwise(starts)] for name, values in named.items()}
+    sizes = [2**power for power in range(min(len(problem.responses) for problem in problems).bit_length())]
     ballots = [count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq) for own in problems]
+    how = (arguments.resamples, arguments.seed)
     table: dict[str, dict[str, Any]] = {}
     for n in sizes:
         columns = {
@@ -156,8 +134,19 @@ def _best_of_n(
             zipped = zip(part, problems, strict=True)
             columns[f"best, {name}"] = [best_of(own, problem.correct, n) for own, problem in zipped]
         for name, values in columns.items():
-            table.setdefault(name, {})[str(n)] = mean_interval(values, arguments.resamples, arguments.seed)
-    return {"n": sizes, "best_of_n": table}
+            table.setdefault(name, {})[str(n)] = mean_interval(values, *how)
+    ahead = {}
+    for name, part in parts.items():
+        counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
+        ahead[name] = pairwise_accuracy(counts, *how)
+    lines = []
+    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
+    for number, (problem, place) in enumerate(places):
+        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
+        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
+    counted = {"task": arguments.task, "problems": len(problems), "n": sizes}
+    return {**counted, "best_of_n": table, "pairwise_accuracy": ahead}, lines
 
 
 # ---- reports -------------------------------------------------------------------------------------------------------
@@ -171,26 +160,19 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
 
 
 def prm_report(results: Mapping[str, Any]) -> str:
-    """The results of any of the tasks as Markdown."""
-    settings, task = results["settings"], results["task"]
-    page = Page("ProcessBench" if task == "processbench" else "Best of N")
+    """Return the results of any of the tasks as Markdown."""
+    settings, bench = results["settings"], results["task"] == "processbench"
+    page = Page("ProcessBench" if bench else "Best of N")
     page.text(f"Model: {settings['model']}")
     if settings["scorer"] == "implicit":
         page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
     page.text("Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()))
     if settings["limit"]:
-        what = "responses of each split" if task == "processbench" else "problems"
+        what = "responses of each split" if bench else "problems"
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
-    if task == "processbench":
-        _add_processbench(page, results)
-    else:
-        _add_best_of_n(page, results)
-        page.heading("Pairwise accuracy")
-        pairs = results["pairwise_accuracy"].items()
-        lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
-        page.table(["score", "ordered correctly (95 %)", "pairs"], lines)
+    (_add_processbench if bench else _add_candidates)(page, results)
     if results["overlong"]:
-        fate = "they count as wrong" if task == "processbench" else "they are chosen last"
+        fate = "they count as wrong" if bench else "they are chosen last"
         page.text(f"{results['overlong']} responses were longer than --max-length; {fate}.")
     return page.markdown()
 
@@ -221,11 +203,15 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
     )
 
 
-def _add_best_of_n(page: Page, results: Mapping[str, Any]) -> None:
-    settings, sizes = results["settings"], [str(n) for n in results["n"]]
+def _add_candidates(page: Page, results: Mapping[str, Any]) -> None:
+    sizes = [str(n) for n in results["n"]]
     rows = [[name, *(_cell(own[n]) for n in sizes)] for name, own in results["best_of_n"].items()]
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
-        f"Percent of {results['problems']} problems (95 % interval over problems, {settings['resamples']} resamples), "
-        "each the expectation over all subsets of N candidates."
+        f"Percent of {results['problems']} problems (95 % interval over problems, {results['settings']['resamples']} "
+        "resamples), each the expectation over all subsets of N candidates."
     )
+    page.heading("Pairwise accuracy")
+    pairs = results["pairwise_accuracy"].items()
+    lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]
+    page.table(["score", "ordered correctly (95 %)", "pairs"], lines)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step scores by implicit PRMs and by token-classification PRMs, with transformers.
 
-A scorer tokenises responses, says how long they are, and scores batches of them. What it returns per response is kept
-raw (sums of log-ratios, probabilities), so that every score made of it is free afterwards.
+Results are kept raw (sums of log-ratios, probabilities), so that every score made of them is free afterwards.
 """
 
 import hashlib
@@ -33,10 +32,12 @@ class LogProbModel:
     """A causal language model that returns log-probabilities of given tokens, a chunk of logits at a time.
 
     Models whose logits are not simply hidden states times the output embedding (a bias, a scale, a soft cap) are
-    recognised when they are loaded, and their logits are computed in full; ``chunked`` says which it is.
+    recognized when they are loaded, and their logits are computed in full; ``chunked`` says which it is.
     """
 
-    def __init__(self, path: str, device: torch.device, dtype: torch.dtype, chunk: int, trust_remote_code: bool):
+    def __init__(
+        self, path: str, device: torch.device, dtype: torch.dtype, chunk: int = 256, trust_remote_code: bool = False
+    ):
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -109,10 +110,10 @@ class ClassifierScorer:
     """Probability of the positive class at the end of each step, by a token-classification model."""
 
     def __init__(self, model: TokenClassifier):
-        self.model, self.max_length = model, model.reader.max_length
+        self.model, self.max_length = model, model.max_length
 
     def tokens(self, response: Response) -> TokenizedSteps:
-        return self.model.reader.tokens(response.prompt, response.steps)
+        return self.model.tokens(response.prompt, response.steps)
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``probability`` of each step."""
@@ -120,9 +121,7 @@ class ClassifierScorer:
 
 
 def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:
-    """Scores of the steps from what a scorer returned; a classifier's are its probabilities, whatever the kind.
-
-    A response that was too long has None.
+    """Return scores of the steps from a scorer's result: None if it was too long, a classifier's probabilities, or
 
     * ``prefix``: coefficient * sum of q up to the end of the step (ImplicitPRM on ProcessBench);
     * ``step``: coefficient * sum of q in the step.

@@ -56,10 +56,7 @@ def references(task: str) -> list[Row]:
 
 
 def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
-    """Our estimate of a metric of a task file; None if the run has none.
-
-    ``accuracy`` and ``micro_f1``, which is the same, are the mean score of a response. ``macro_f1`` has no interval.
-    """
+    """Return our estimate of a metric of a task file; None if the run has none. ``macro_f1`` has no interval."""
     summary = entry["summary"]
     if metric == "macro_f1":
         value = (entry["choice"] or {}).get(metric)
@@ -77,10 +74,9 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
 
 
 def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
-    """What is known to differ between a published measurement and a task of a run, in words.
+    """Return what is known to differ between a published measurement and a task of a run, in words.
 
-    Published single responses were made with the decoding ``paper`` of the task file, ``avg@k`` and the like with the
-    one of k responses.
+    Published single responses were made with the decoding ``paper``, ``avg@k`` and the like with that of k responses.
     """
     metric, rows, problems = reference["metric"], reference.get("rows"), entry["summary"]["problems"]
     at_k = _AT_K.fullmatch(metric)
@@ -97,25 +93,25 @@ def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[st
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
 
 
-def headline(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The published numbers that fit the run best: first those of its own ``avg@n``, then those of single responses."""
-    wanted = (f"avg@{entry['summary']['samples_per_problem']}", "accuracy", "micro_f1")
+def best_published(entry: Mapping[str, Any], model: str) -> str:
+    """Return the published number that fits a run best: of its own ``avg@n``, else of single responses.
+
+    It is that of the model that ran, else the highest score.
+    """
+    n = entry["summary"]["samples_per_problem"]
+    wanted = (f"avg@{n}", "accuracy", "micro_f1")
     fitting = [own for metric in wanted for own in entry["references"] if own["metric"] == metric and own["values"]]
-    return next((own for own in fitting if our_score(entry, own["metric"]) is not None), None)
-
-
-def best_published(values: Mapping[str, float], model: str) -> str:
-    """The published model to name in a line: the one that ran, if it is there, else the one with the highest score."""
-    base = model.rstrip("/").rpartition("/")[2].casefold()
+    best = next((own for own in fitting if our_score(entry, own["metric"]) is not None), None)
+    if best is None:
+        return NONE
+    values, base = best["values"], model.rstrip("/").rpartition("/")[2].casefold()
     name = next((known for known in values if known.casefold() == base), max(values, key=lambda own: values[own]))
-    return f"{values[name]:.1f} ({name})"
+    other = n > 1 and best["metric"] != wanted[0]
+    return f"{values[name]:.1f} ({name})" + (f" {best['metric']}" if other else "")
 
 
 def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
-    """A published table with a column for every run.
-
-    The average is given where every row has a number; its standard error is that of a mean of independent scores.
-    """
+    """Return a published table with a column for every run, and an average where every row has a number."""
     paper = PAPERS[name]
     tasks = {own: load_task(own) for own in paper.tasks}
     published = {task: next(own for own in references(task) if own["metric"] == paper.metric) for task in tasks}
@@ -160,10 +156,7 @@ def _plain(value: float | None) -> str:
 
 
 def mean_of_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
-    """Plain mean of scores on different problems, and its standard error, in percent; a dash if one is missing.
-
-    The tasks have no problem in common, so that their errors are independent and their squares add up.
-    """
+    """Return the mean of scores of tasks without common problems, ± its standard error; a dash if one is missing."""
     there = [own for own in estimates if own is not None]
     if not there or len(there) < len(estimates):
         return NONE

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-    python -m eval.report outputs/eval                                 report.md and report.html in the run's folder
-    python -m eval.report RUN [RUN ...] --output DIR                   the same in DIR
-    python -m eval.report RUN [RUN ...] --table prime --output DIR     table 1 of the PRIME paper with our columns
-    python -m eval.report RUN [RUN ...] --table pspo --output DIR      the table of PSPO with our columns
+    python -m eval.report RUN [RUN ...]                    report.md and report.html in each run's folder
+    python -m eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
+    python -m eval.report RUN [RUN ...] --table pspo       print the table of PSPO with our columns
 
-The HTML pages need nothing else: no network, no script. Runs are only read.
+The HTML pages need nothing else: no network, no script.
 """
 
 import argparse
@@ -18,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
-from eval.published import PAPERS, best_published, headline, known_differences, our_score, paper_table
-from eval.results import FinishedRun, TaskRun, load_run, refuse_a_file
-from prime_ext.utils.files import write_text
+from eval.published import PAPERS, best_published, known_differences, our_score, paper_table
+from eval.results import FinishedRun, TaskRun, load_run
 from prime_ext.utils.report_page import Page, one_line
 from prime_ext.utils.run_store import Row, RunError, command
 
@@ -68,14 +66,12 @@ def _summary(run: FinishedRun) -> list[list[str]]:
     """Return a line of the summary for each task."""
     lines = []
     for task in run.tasks.values():
-        entry, summary, best = task.entry, task.entry["summary"], headline(task.entry)
-        other = best is not None and task.n > 1 and best["metric"] != f"avg@{task.n}"
-        published = NONE if best is None else best_published(best["values"], run.model)
+        entry, summary = task.entry, task.entry["summary"]
         line = [
             entry["title"],
             score(task.mean),
             interval(task.mean),
-            f"{published} {best['metric']}" if best is not None and other else published,
+            best_published(entry, run.model),
             f"{summary['problems']:,} x {task.n}",
             number(float(summary["tokens"]["mean"])),
             percent(summary["truncated"]),
@@ -113,14 +109,22 @@ def _add_task(page: Page, task: TaskRun) -> None:
         known = {value: own for value, own in parts.items() if own is not None}
         rows = [[value, score(own), interval(own), number(own["problems"])] for value, own in known.items()]
         page.table([name, *_ESTIMATE, "problems"], rows)
-    _add_problems(page, task)
+    judged = [[one for one in own if one is not None] for own in task.scores]
+    means = [statistics.fmean(own) for own in judged if own]
+    never, always = means.count(0.0), means.count(1.0)
+    page.text(f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always.")
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
     for kind, examples in choose_examples(task).items():
         for place, row in enumerate(examples):
             with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
                 page.code(show_prompt(row["prompt"]))
-                add_response(page, row)
+                answer = "none" if row["extracted"] is None else one_line(row["extracted"])
+                page.text(
+                    f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
+                    f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
+                )
+                page.code(row["response"])
     with page.details("Settings and hashes"):
         elsewhere = {"title", "summary", "choice", "references", "notes", "failed_responses", "seconds"}
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
@@ -141,14 +145,6 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     if entry.get("response_tokens_per_second") is not None:
         known.append(("response tokens per second", number(float(entry["response_tokens_per_second"]))))
     return known + [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
-
-
-def _add_problems(page: Page, task: TaskRun) -> None:
-    """Count the problems that are never, sometimes and always solved."""
-    judged = [[score for score in own if score is not None] for own in task.scores]
-    means = [statistics.fmean(own) for own in judged if own]
-    never, always = means.count(0.0), means.count(1.0)
-    page.text(f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always.")
 
 
 def kind_of(row: Row) -> str:
@@ -174,16 +170,6 @@ def choose_examples(task: TaskRun) -> dict[str, list[Row]]:
     return {kind: rows for kind, rows in chosen.items() if rows}
 
 
-def add_response(page: Page, row: Row) -> None:
-    """A response with its verdict."""
-    answer = "none" if row["extracted"] is None else one_line(row["extracted"])
-    page.text(
-        f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-        f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
-    )
-    page.code(row["response"])
-
-
 def write_reports(folder: Path) -> list[Path]:
     """Write ``report.md`` and ``report.html`` into the folder of a run, and return them; of a broken one nothing."""
     return report_page(load_run(folder)).write(folder / "report")
@@ -195,30 +181,18 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="eval.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", nargs="+", type=Path, help="folder that eval.run wrote")
-    parser.add_argument("--output", type=Path, help="folder for the reports; a table without it is printed")
-    parser.add_argument("--table", choices=sorted(PAPERS), help="only this paper's table")
+    parser.add_argument("--table", choices=sorted(PAPERS), help="only print this paper's table")
     arguments = parser.parse_args(words)
-    output, table = refuse_a_file(arguments.output), arguments.table
     loaded = [load_run(folder) for folder in arguments.run]
     runs = {run.name: run for run in loaded}
     if len(runs) < len(loaded):
         raise RunError(f"two runs have a folder of the same name, so their columns could not be told apart: {[*runs]}")
-    if table:
-        text = paper_table(table, runs).markdown()
-        if output is None:
-            print(text)
-            return 0
-        written = [output / f"table_{table}.md"]
-        write_text(written[0], text)
-    else:
-        # All is made before anything is written.
-        pages = [(run, report_page(run)) for run in loaded]
-        written = []
-        for run, page in pages:
-            folder = run.folder if output is None else output / run.name if len(pages) > 1 else output
-            written += page.write(folder / "report")
-    for path in written:
-        print(path)
+    if arguments.table:
+        print(paper_table(arguments.table, runs).markdown())
+        return 0
+    # All is made before anything is written.
+    for run, page in [(run, report_page(run)) for run in loaded]:
+        print(*page.write(run.folder / "report"), sep="\n")
     return 0
 
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and reading them back.
+"""The files of a run: ``results.json``, what it measured; ``timing.json``, how long it took; and reading them back."""
 
-Whoever reads a finished run gets one line where it is broken, half-written, or where its files contradict one another.
-"""
-
-import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +27,12 @@ def key_of(row: Mapping[str, Any]) -> Key:
     return row["problem"], row["sample"]
 
 
-def refuse_a_file(output: Path | None) -> Path | None:
-    """The folder of ``--output``, which need not exist. ``RunError``: it is a file."""
-    if output is not None and output.exists() and not output.is_dir():
-        raise RunError(f"--output {output} is a file; give a folder")
-    return output
-
-
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found
 
 
@@ -52,7 +41,7 @@ def add_timing(
 ) -> None:
     """Add a session's seconds and tokens to those of a task in ``timing.json``.
 
-    They are not in ``results.json``, which is the same for the same responses. A session that did nothing has no time.
+    They are not in ``results.json``, which is the same for the same responses.
     """
     path = folder / TIMING
     content = read_json(path) if path.exists() else {"tasks": {}}

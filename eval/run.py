@@ -46,7 +46,7 @@ from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import LineFile, Row, RunError, command, run_folder
+from prime_ext.utils.run_store import LineFile, Row, command, run_folder
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
@@ -63,21 +63,14 @@ _COUNT = _number(int, 1, 10**9, "a whole number from 1")
 _WHOLE = _number(int, 0, 10**9, "a whole number from 0")
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} must be names with commas between them")
-    return list(dict.fromkeys(names))
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = top.add_argument_group("what is measured").add_argument
-    groups = ", ".join([*GROUPS, ALL])
-    add("--tasks", type=_names, metavar="A,B", help=f"names, files that end in .yaml, or {groups}")
+    names = f"names, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
+    add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
     add("--list", action="store_true", help="list all tasks and end")
     add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")
     add("--split", help="of the data; default: the one that is evaluated")
@@ -151,10 +144,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 
 
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Generate, judge and measure, task by task. Returns what ``results.json`` holds.
-
-    ``BackendError`` or ``RunError`` says what cannot be done.
-    """
+    """Generate, judge and measure, task by task, else BackendError or RunError. Returns what ``results.json`` holds."""
     settings = settings_of(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
@@ -165,11 +155,6 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
             one.name: LineFile(folder / one.name / RESPONSES, key_of, RESPONSE_FIELDS, one.keys) for one in planned
         }
         samples = {one.name: LineFile(folder / one.name / SAMPLES, key_of, SAMPLE_FIELDS, one.keys) for one in planned}
-        for one in planned:
-            for key, row in responses[one.name].rows.items():
-                if row["seed"] != one.seed_of(*key):
-                    path = responses[one.name].path
-                    raise RunError(f"{path}: this run did not make the response {key}; choose another --output")
         # The other responses to a problem differ in their seeds only.
         missing = {
             (one.name, key[0]): one for one in planned for key in one.keys if key not in responses[one.name].rows
@@ -198,10 +183,9 @@ def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backen
 
 
 def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
-    """Ask for the responses that are missing, and put those that failed into a file of their own.
+    """Ask for responses that are missing in ``responses``, and put those that failed into a file of their own.
 
-    ``responses`` has the finished ones, and afterwards the new ones too; they are kept where the backend cannot go on.
-    Returns how many failed; the next session tries them again.
+    New ones are kept where the backend cannot go on. Returns how many failed; the next session tries them again.
     """
     asked = {planned.request(*key).key: key for key in planned.keys if key not in responses.rows}
     requests = [planned.request(*key) for key in asked.values()]

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of a benchmark with their uncertainty: mean, pass@k, maj@k, and two runs on the same problems. Pure functions.
 
-What is estimated is the score on the population of problems from which the benchmark is a sample. Responses to one
-problem resemble each other, so the unit of everything here is the problem, never the response: every problem counts the
-same, however many responses it has, and the standard error is that of a mean over problems (clustered by problem,
-arXiv 2411.00640, section 2.2). More responses per problem make it smaller only as far as they make the mean of each
-problem more certain.
+A benchmark is a sample of problems. Responses to one problem resemble each other, so the unit is the problem: each
+counts the same, and the standard error is that of a mean over problems (arXiv 2411.00640, section 2.2).
 
 The 95 % interval is Wilson's with the effective number of trials ``p (1 - p) / SE^2`` and Student's quantile, as
 surveys with clusters use it (Franco, Little, Louis, Slud, J. Surv. Stat. Methodol. 7, 2019). Unlike ``p +- 1.96 SE`` it
@@ -30,13 +27,8 @@ Scores = Sequence[Sequence[float | None]]
 class Estimate(TypedDict):
     """A score over problems, as a fraction, ready for JSON.
 
-    Attributes:
-        value: mean over problems.
-        standard_error: of the mean; None with a single problem, from which no spread is known.
-        low: lower end of the 95 % interval, None with a single problem.
-        high: upper end.
-        problems: that were counted.
-        left_out: problems without enough judged responses; they are in no mean.
+    ``value`` is the mean over ``problems``; ``standard_error`` and the ends of the 95 % interval are None with a single
+    problem. ``left_out`` counts problems without enough judged responses, which are in no mean.
     """
 
     value: float
@@ -48,17 +40,10 @@ class Estimate(TypedDict):
 
 
 def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
-    """The mean of one value per problem, each in [0, 1]; None without a value.
+    """Return the mean of one value per problem, each in [0, 1] (else ValueError); None without a value.
 
-    Args:
-        values: one per problem.
-        trials: independent right-or-wrong trials behind all values together, the most that the effective number of
-            trials can be. It decides where the problems have no spread: with every value 1 the interval starts where it
-            would for one trial per problem, as nothing is known of the other problems.
-        left_out: see :class:`Estimate`.
-
-    Raises:
-        ValueError: a value outside [0, 1].
+    ``trials`` are the independent right-or-wrong trials of all values together, the most that the effective number of
+    trials can be. With every value 1, or 0, it is one trial per problem, as nothing is known of other problems.
     """
     scores = np.asarray(values, dtype=float)
     if scores.size == 0:
@@ -91,7 +76,7 @@ def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[fl
 
 
 def average(scores: Scores) -> Estimate | None:
-    """avg@k: the mean score of a response. Of a greedy run it is the greedy score. None where nothing was judged."""
+    """Return avg@k, the mean score of a response; None where nothing was judged."""
     judged = [[score for score in own if score is not None] for own in scores]
     means = [sum(own) / len(own) for own in judged if own]
     return over_problems(means, sum(map(len, judged)), left_out=len(judged) - len(means))
@@ -107,12 +92,9 @@ def pass_probability(responses: int, correct: int, k: int) -> float:
 
 
 def pass_at_k(scores: Scores, k: int) -> Estimate | None:
-    """Unbiased pass@k; a response is correct if its score is 1.
+    """Return unbiased pass@k; a response is correct if its score is 1.
 
-    A problem with fewer than ``k`` judged responses is left out; None if all are.
-
-    Raises:
-        ValueError: a problem has fewer than ``k`` responses.
+    A problem with fewer than ``k`` judged responses is left out; None if all are. ValueError: ``k`` is above n.
     """
     fewest = min(map(len, scores), default=0)
     if not 1 <= k <= fewest:
@@ -128,16 +110,11 @@ def pass_at_k(scores: Scores, k: int) -> Estimate | None:
 
 
 def majority_score(ballot: Ballot, k: int) -> float:
-    """Expected score of the majority of ``k`` responses, drawn without replacement; exact over all draws.
+    """Return the expected score of the majority of ``k`` responses, drawn without replacement; exact over all draws.
 
-    - Responses vote for the class of their answer: the answers that the verifier takes to be equal. One without an
-      answer does not vote, and where nobody votes, the score is 0.
-    - A tie is broken by lot: the score is the mean over the classes that share the first place.
-    - The score of a class is the mean score of its responses. They nearly always agree; where the verifier's equality
-      is not transitive, this is the expected score of handing in one of them.
-
-    For each class and each number m of its votes, the draws in which no other class has more than m are counted by the
-    number of classes that tie with it.
+    Responses vote for the class of their answer, which has the mean score of its responses. Where nobody votes, the
+    score is 0; a tie is the mean over its classes. For each class and each number m of its votes, the draws in which no
+    other class has more than m are counted by the number of classes that tie with it.
     """
     total = 0.0
     subsets = math.comb(ballot.responses, k)
@@ -202,25 +179,20 @@ ScoresByProblem = Mapping[str, Sequence[float | None]]
 
 
 def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, Any] | None:
-    """Compare two runs problem by problem.
+    """Compare two runs on the same problems; the numbers of responses may differ. None: no problem is judged in both.
 
     Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2). The interval is
     Student's with two problems added whose differences are one response in either direction, 1/k and -1/k for k
-    responses per problem. With one right-or-wrong response per problem that is the adjusted Wald interval for paired
-    proportions (Bonett and Price, J. Educ. Behav. Stat. 37, 2012) with Student's quantile for the normal one, which,
-    unlike the plain interval, is not empty when no problem differs; with many responses per problem the addition
-    vanishes.
-
-    Args:
-        before: scores of the responses of each problem, by its id; None where the grader could not decide.
-        after: the same for the same problems in the other run. The numbers of responses may differ.
+    responses per problem, so that it is not empty when no problem differs. With one right-or-wrong response per problem
+    it is the adjusted Wald interval for paired proportions (Bonett and Price, J. Educ. Behav. Stat. 37, 2012) with
+    Student's quantile.
 
     Returns:
         As fractions and ready for JSON: ``difference``, the mean over problems of the second score minus the first, its
         ``standard_error`` and the ends ``low`` and ``high`` of its 95 % interval (None with a single problem);
         ``problems`` that were counted, and those ``left_out`` because one of the runs could not judge them at all;
         ``gained`` and ``lost``, the problems that only the second or the first run solves (mean score above 1/2), each
-        with its score ``before`` and ``after``. None where no problem is judged in both.
+        with its score ``before`` and ``after``.
     """
     pairs, fewest = {}, math.inf
     for problem in before:

@@ -22,7 +22,7 @@ def measure(
     samples: Mapping[Key, Row],
     ks: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """All numbers of a run on one task, ready for JSON.
+    """Return all numbers of a run on one task, ready for JSON. ValueError: no problems, or a k above ``n``.
 
     Args:
         grader: ``math``, ``code`` or ``choice``; programs do not vote, so they have no maj@k.
@@ -33,14 +33,9 @@ def measure(
         ks: the k of pass@k and maj@k.
 
     Returns:
-        ``summary``: ``problems``, ``samples_per_problem``, ``grader_failures`` (responses in no mean), ``scores``
-        (``avg@n``, ``pass@k``, ``maj@k``; see :class:`eval.statistics.Estimate`, None where no problem has enough
-        judged responses), ``no_answer`` and ``truncated`` (shares of the responses), ``tokens`` (mean, median, most),
-        and ``groups`` (``avg@n`` by subject, level and whatever else the problems have). ``choice``: metrics of
-        multiple choice.
-
-    Raises:
-        ValueError: no problems, or a k above ``n``.
+        ``summary``: counts, ``scores`` (``avg@n``, ``pass@k``, ``maj@k``: an :class:`eval.statistics.Estimate`, or None
+        where no problem has enough judged responses), ``no_answer`` and ``truncated`` (shares of the responses),
+        ``tokens``, and ``groups`` (``avg@n`` by subject, level and so on). ``choice``: metrics of multiple choice.
     """
     if not groups:
         raise ValueError("there is no problem")

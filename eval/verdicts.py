@@ -67,9 +67,9 @@ def make_verifier(grader: str) -> TaskVerifier:
 def grade(
     name: str, verifier: TaskVerifier, problems: Mapping[str, Row], responses: Mapping[Key, Row], samples: LineFile
 ) -> float:
-    """Judge the responses that have no verdict yet, ``CONCURRENCY`` at a time; a verdict on another text is forgotten.
+    """Judge the responses that have no verdict in ``samples``, and put them there. Returns the seconds that it took.
 
-    ``samples`` has the verdicts, and afterwards the new ones too. Returns the seconds that it took.
+    A verdict on another text is forgotten.
     """
     samples.keep(
         lambda row: (

@@ -71,7 +71,7 @@ if ! rehearsal && [[ ! -f "$DATA/train.parquet" || ! -f "$DATA/test.parquet" ]];
     # repeat another one or give away a test problem; DATA/report.md lists them.
     "$PYTHON" -m data_preprocessing.pipeline "$PROJECT_ROOT/data_preprocessing/settings/gsm8k_math.yaml" \
         sources.math=null system_prompt=none 'stages.math_rules.rules=[]' 'stages.decontaminate.tasks=[]' \
-        "${INPUT[@]}" --workers 1 --output-dir "$DATA"
+        "${INPUT[@]}" --output-dir "$DATA"
 fi
 
 dry_run || mkdir -p "$OUTPUT_DIR"

@@ -17,20 +17,18 @@ STEP_SCORES = ("none", "sigmoid", "prefix_sigmoid")
 
 @dataclass(frozen=True)
 class StepScore:
-    """How the sum x_k = sum of beta * q_t over step k becomes the score p_k of the step.
+    """The score p_k of a step from x_k, the sum of beta * q_t over it.
 
-    A PRM that is trained with the cross-entropy loss means sigmoid(x_1 + ... + x_n) to be the probability that the
-    response is right (PRIME, arXiv 2502.01456): x_k is what step k adds to the log-odds.
+    For a PRM trained with the cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv
+    2502.01456).
 
     * ``none``: p_k = x_k, of any sign.
-    * ``sigmoid``: p_k = sigmoid(scale * x_k): the probability of success behind the step if it was one half before it.
-      A step that says nothing has the score 1/2.
-    * ``prefix_sigmoid``: p_k = sigmoid(scale * (x_1 + ... + x_k)): the probability of success behind the step.
+    * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.
+    * ``prefix_sigmoid``: p_k = sigmoid(scale * (x_1 + ... + x_k)), the chance of success after the step.
 
     Attributes:
         name: one of :data:`STEP_SCORES`.
-        scale: what sums are multiplied by before the sigmoid. With beta = 0.05 they are small and all scores near 1/2,
-            so that the number of steps decides; a scale near 1 / std(x) spreads them.
+        scale: factor before the sigmoid. With beta = 0.05 all scores are near 1/2; about 1 / std(x) separates them.
     """
 
     name: str = "none"
@@ -61,26 +59,16 @@ def accumulate(
 ) -> torch.Tensor:
     """One score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
 
-    * ``mean``: their mean.
-    * ``geometric``: (p_1 ... p_n)^(1/n), as exp(mean(log p)), so that long chains of small scores do not underflow. The
-      F of PSPO-WRS.
-    * ``min``: the smallest score.
-
-    All lie between the smallest and the largest score (of which the first is weighted).
+    ``geometric``, the F of PSPO-WRS, is (p_1 ... p_n)^(1/n) as exp(mean(log p)), which does not underflow.
 
     Args:
         step_score_BS: scores; >= 0 for ``geometric``.
-        step_mask_BS: whether the row has that step.
+        step_mask_BS: whether the row has that step; rows without any have the score 0.
         mode: one of :data:`MODES`.
-        first_weight: the first score is multiplied by it. The predecessor of PSPO-WRS takes 0.2, because a first step
-            mostly restates the question; in a geometric mean that is the factor 0.2^(1/n), which pays for length.
-
-    Returns:
-        float32, or float64 if the scores are; 0 for rows without a step.
+        first_weight: factor on the first score; the predecessor of PSPO-WRS takes 0.2.
 
     Raises:
-        ValueError: unknown mode, a weight not above 0, a score that is not finite, a negative score where
-            logarithms are taken.
+        ValueError: unknown mode, a weight not above 0, a score that is not finite, a negative one for ``geometric``.
     """
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")

@@ -16,16 +16,10 @@ ESTIMATORS_OF_RESPONSES = ("rloo", "grpo", "turn_rloo")
 def outcome_source(
     reward_BT: torch.Tensor, response_mask_BT: torch.Tensor, estimator: str, **options: Any
 ) -> RewardSource:
-    """Build the outcome's source: a reward at the last token and, with a KL penalty in the reward, one at every token.
+    """Build the outcome's source from verl's token rewards ``(B, T)``, which may hold anything outside the mask.
 
-    Estimators that compare whole responses see the sum over the response, as one reward at the last token (as in verl);
-    the others see each reward where it is paid.
-
-    Args:
-        reward_BT: verl's token rewards ``(B, T)``; anything outside the response mask.
-        response_mask_BT: valid tokens.
-        estimator: name in ``prime_ext.algorithms.estimators.ESTIMATORS``.
-        options: other fields of the source.
+    As in verl, estimators that compare responses see their sum at the last token; the others see each token's reward.
+    ``options`` are other fields of the source.
     """
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS_OF_RESPONSES:
@@ -42,14 +36,9 @@ def combine_sources(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
     """Sum the advantages of all sources and whiten them over the valid tokens (PRIME, arXiv 2502.01456, Eq. 5).
 
-    A source whose coefficient is 0 is left out, not multiplied by zero: its rewards may be anything, and the result is
-    bit by bit that of the other sources alone.
+    A source with the coefficient 0 is left out: the result is that of the other sources to the bit.
 
-    Args:
-        sources: reward sources by name, each with an estimator of its own.
-        response_mask_BT: valid tokens.
-        group_B: integer id of the prompt of each row; any order, any group size.
-        whitening: whether to whiten the sum.
+    ``group_B`` are integer ids of prompts, in any order, with groups of any size.
 
     Returns:
         advantages ``(B, T)``, their sum ``(B, T)`` before whitening, and the part of each source that entered.

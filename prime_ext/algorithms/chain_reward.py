@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a chain of steps is worth as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -14,14 +14,7 @@ SINGLE_STEPS = ("zero", "keep")
 
 @dataclass(frozen=True)
 class ChainValue:
-    """One row per response.
-
-    Attributes:
-        count_B: number of steps n.
-        score_B: accumulated score F; 0 without a step.
-        factor_B: what F^power is multiplied by, the rule for single steps included.
-        reward_B: the product.
-    """
+    """Number of steps n, accumulated score F (0 without a step), factor on F^power, and the product, ``(B,)`` each."""
 
     count_B: torch.Tensor
     score_B: torch.Tensor
@@ -37,13 +30,10 @@ class ChainReward:
     released with PSPO is geometric, power 2, ``released``. All three give 0 to a chain of at most one step.
 
     Attributes:
-        accumulation: mode of :func:`accumulate`; ``none`` if steps are paid for themselves and only
-            :meth:`length_factor` is wanted.
-        first_weight: what the first score is multiplied by.
+        accumulation, first_weight: of :func:`accumulate`; ``none`` where only :meth:`length_factor` is wanted.
         power: of the accumulated score.
         single_step: ``zero``: a chain of one step is worth 0; ``keep``: it is valued like the others.
-        shape: a key of :data:`SHAPES`.
-        parameters: of the shape.
+        shape, parameters: a key of :data:`SHAPES`, and the parameters of the shape.
     """
 
     accumulation: str = "geometric"
@@ -98,33 +88,3 @@ class ChainReward:
         if bool((score < 0).any()):
             raise ValueError(f"power={self.power:g} of a negative accumulated score, {float(score.min()):g}")
         return score**self.power
-
-
-def break_even_filler(
-    value: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], score: torch.Tensor, steps: torch.Tensor
-) -> torch.Tensor:
-    """The lowest score with which one more step does not lower the reward of a chain; NaN if none in [0, 1] does.
-
-    For geometric accumulation: the chain's F becomes (F^n p)^(1 / (n + 1)). With a shape h(n) and power 1 this is
-    p = F (h(n) / h(n + 1))^(n + 1). A filler of this quality or better pays, whatever it says.
-
-    Args:
-        value: reward of an accumulated score and a number of steps, monotone in the score: :meth:`ChainReward.value`.
-        score: F of the chain before, in (0, 1].
-        steps: n before, >= 1.
-    """
-    score, steps = torch.broadcast_tensors(score.double(), steps.double())
-    before = value(score, steps)
-
-    def pays(filler: torch.Tensor) -> torch.Tensor:
-        longer = torch.exp((steps * score.log() + filler.log()) / (steps + 1))
-        # A hair of tolerance: without a shape, equal chains must come out as equal.
-        return value(longer, steps + 1) >= before * (1 - 1e-12)
-
-    low, high = torch.zeros_like(score), torch.ones_like(score)
-    possible = pays(high)
-    for _ in range(60):
-        middle = (low + high) / 2
-        enough = pays(middle)
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return torch.where(possible, high, torch.nan)

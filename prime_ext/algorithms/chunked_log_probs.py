@@ -88,30 +88,10 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
 
 def chunked_log_probs(
-    hidden_NH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    target_N: torch.Tensor,
-    chunk: int = 256,
-    temperature: float = 1.0,
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, chunk: int = 256, temperature: float = 1.0
 ) -> torch.Tensor:
-    """log softmax(hidden @ weight^T / temperature) at the target of each token, ``(N,)`` float32 (or float64).
-
-    At most ``chunk`` rows of logits exist at any time, in the forward and in the backward pass; the backward pass
-    computes them again. Value and gradients are those of the plain computation. Cannot be differentiated twice;
-    call it outside of autocast, which would not cover the backward pass.
-
-    Args:
-        hidden_NH: last hidden states of the tokens, any floating dtype; logits and softmax are float32 (or float64).
-        weight_VH: output embedding.
-        target_N: token ids, ``0 <= id < V``.
-        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes.
-        temperature: positive divisor of the logits.
-
-    Raises:
-        ValueError: shapes do not fit, or chunk or temperature is not positive.
-    """
-    log_prob_N: torch.Tensor = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, False)[0]
-    return log_prob_N
+    """:func:`chunked_log_probs_and_entropy` without the entropy: the logits of one chunk are held instead of two."""
+    return chunked_log_probs_and_entropy(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy=False)[0]
 
 
 def chunked_log_probs_and_entropy(
@@ -120,24 +100,25 @@ def chunked_log_probs_and_entropy(
     target_N: torch.Tensor,
     chunk: int = 256,
     temperature: float = 1.0,
+    with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`chunked_log_probs`, and the entropy of each token's distribution, ``(N,)``; both are differentiable.
+    """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies, ``(N,)`` each.
 
-    Holds the logits of two chunks at once instead of one. Arguments and errors are those of
-    :func:`chunked_log_probs`.
+    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass computes the
+    logits of each chunk again. Cannot be differentiated twice; call it outside of autocast, which would not cover the
+    backward pass.
+
+    Args:
+        hidden_NH: last hidden states of the tokens, any floating dtype.
+        weight_VH: output embedding.
+        target_N: token ids, ``0 <= id < V``.
+        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes.
+        temperature: positive divisor of the logits.
+        with_entropy: otherwise None in its place.
+
+    Raises:
+        ValueError: shapes do not fit, or chunk or temperature is not positive.
     """
-    log_prob_N, entropy_N = _computed(hidden_NH, weight_VH, target_N, chunk, temperature, True)
-    return log_prob_N, entropy_N
-
-
-def _computed(
-    hidden_NH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    target_N: torch.Tensor,
-    chunk: int,
-    temperature: float,
-    with_entropy: bool,
-) -> Any:
     if hidden_NH.dim() != 2 or weight_VH.dim() != 2 or hidden_NH.shape[1] != weight_VH.shape[1]:
         raise ValueError(
             f"hidden {tuple(hidden_NH.shape)} and weight {tuple(weight_VH.shape)} must be (N, H) and (V, H)"
@@ -146,4 +127,5 @@ def _computed(
         raise ValueError(f"target {tuple(target_N.shape)} must have one id per row of hidden {tuple(hidden_NH.shape)}")
     if chunk < 1 or not temperature > 0:
         raise ValueError(f"chunk and temperature must be positive, got {chunk} and {temperature}")
-    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
+    log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
+    return log_prob_N, entropy_N

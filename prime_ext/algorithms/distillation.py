@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implicit PRM as a distribution: what it is worth to the current policy, token by token or over the vocabulary.
+"""The implicit PRM phi as a distribution, measured against the current policy pi instead of its reference.
 
-phi, the implicit PRM, is a language model. Measured against the *current* policy pi instead of its reference, the
-reward of a token is log phi - log pi: it vanishes once the policy has learned what the PRM knows. Its expectation over
-all tokens is minus KL(pi || phi), because
+The reward log phi - log pi of a token vanishes once the policy has learned what the PRM knows. Because
 
     - grad KL(pi || phi) = E_{a ~ pi}[ grad log pi(a) * (log phi - log pi)(a) ],
 
-so the policy may be pulled towards phi directly, and no reward has to be sampled.
+the policy may be pulled towards phi directly, without sampled rewards.
 """
 
 from collections.abc import Sequence
@@ -21,32 +19,23 @@ from prime_ext.algorithms.returns import kept, wide
 def policy_relative_rewards(
     prm_log_prob_BT: torch.Tensor, old_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better, 0 outside the mask.
+    """r_t = log phi(y_t) - log pi_old(y_t), ``(B, T)`` float32 or better: an advantage, detached, 0 outside the mask.
 
-    A reward that is an advantage already: wants the discount 0 and no return-to-go. Carries no gradient.
+    Wants the discount 0 and no return-to-go.
     """
     return wide(kept((prm_log_prob_BT - old_log_prob_BT).detach(), mask_BT))
 
 
 def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
-    """KL(pi || target) of each token, ``(N,)``, from normalised log-probabilities: the definition.
-
-    A token of the vocabulary that pi never chooses (log-probability -inf) contributes nothing.
-    """
+    """KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities; -inf of pi contributes nothing."""
     probability_NV = log_prob_NV.exp()
     return (probability_NV * kept(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
 
 
 def topk_reverse_kl(log_prob_NK: torch.Tensor, target_log_prob_NK: torch.Tensor) -> torch.Tensor:
-    """KL(pi || target) between the chosen tokens and one bucket for all others, ``(N,)``.
+    """KL(pi || target) between K chosen tokens and one bucket for all others, ``(N,)``: a lower bound of the whole.
 
-    A lower bound of the whole divergence (data processing), equal to it where the chosen tokens hold all the mass.
-    Gradients flow through ``log_prob_NK`` only.
-
-    Args:
-        log_prob_NK: log-probabilities of K distinct tokens of the vocabulary under the policy; the choice of the tokens
-            is a constant.
-        target_log_prob_NK: of the same tokens under the target.
+    Gradients flow through ``log_prob_NK``, the policy's log-probabilities of these tokens, only.
     """
     smallest = torch.finfo(log_prob_NK.dtype).eps
     target_log_prob_NK = target_log_prob_NK.detach()
@@ -115,8 +104,8 @@ def log_probs_and_reverse_kl(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
 
-    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary. The
-    computation is float32 or better. Cannot be differentiated twice; call it outside of autocast.
+    Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary.
+    Float32 or better. Cannot be differentiated twice; call it outside of autocast.
 
     Args:
         logits_NV: the policy's logits, divided by the temperature.
@@ -125,10 +114,8 @@ def log_probs_and_reverse_kl(
         chunk: tokens whose distributions are held at once.
 
     Returns:
-        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target; both are differentiable.
-
-    Raises:
-        ValueError: shapes do not fit, or there is no target.
+        log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do not fit are a
+        ValueError.
     """
     if not target_logits:
         raise ValueError("no targets were given")
@@ -144,14 +131,9 @@ def log_probs_and_reverse_kl(
 
 
 def log_probs_at(logits_NV: torch.Tensor, index_NK: torch.Tensor, chunk: int = 256) -> torch.Tensor:
-    """log softmax(logits) at several tokens of the vocabulary for each position, ``(N, K)`` float32 or better.
+    """log softmax(logits) at K tokens of the vocabulary for each position, ``(N, K)``, which may repeat.
 
     Costs and limits are those of :func:`log_probs_and_reverse_kl`.
-
-    Args:
-        logits_NV: logits, divided by the temperature.
-        index_NK: tokens of the vocabulary, ``0 <= id < V``; may repeat.
-        chunk: positions whose distributions are held at once.
     """
     log_prob_NK: torch.Tensor = _LogProbsAndReverseKL.apply(logits_NV, index_NK, chunk)[0]
     return log_prob_NK

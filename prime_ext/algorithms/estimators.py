@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advantage estimators of one reward source, by name. Outcome and process rewards may use different ones.
+"""Advantage estimators of one reward source, by name.
 
-An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, not yet
-multiplied by the coefficient and not yet whitened. A rollout without companions in its group receives 0 from estimators
-that compare rollouts.
+An estimator is ``f(source, response_mask_BT, group_B) -> advantage_BT``: 0 outside the response mask, before
+coefficient and whitening. Estimators that compare rollouts give 0 to one that is alone in its group.
 
-``rloo`` and ``grpo`` reduce a response to m_j, the mean of its rewards over the source mask: the outcome itself for a
-source with one reward per response, the per-token mean r(y_j) / |y_j| for process rewards (PRIME, arXiv 2502.01456,
-Eqs. 5 and 7). A baseline is subtracted from every reward of the source, and the return-to-go of what is left is the
-advantage. A source that pays at every token has its baseline accumulated too: the advantage of early tokens of long
-responses then contains (remaining length) x (baseline), as it does in PRIME.
+``rloo`` and ``grpo`` reduce a response to m_j, the mean of its rewards over the source mask (PRIME, arXiv 2502.01456,
+Eqs. 5 and 7). They subtract a baseline from every reward; the return-to-go of the rest is the advantage. With a reward
+at every token the baseline accumulates too, as in PRIME: early tokens of long responses have (remaining length) times
+the baseline.
 """
 
 from collections.abc import Callable
@@ -29,9 +27,9 @@ class RewardSource:
     Attributes:
         reward_BT: token rewards ``(B, T)``.
         mask_BT: tokens at which the source gives rewards.
-        coefficient: weight in the sum of sources; applied before whitening, so that it counts.
-        discount: discount of the return-to-go.
-        form: form of the leave-one-out baseline, ``released`` or ``paper``; for ``rloo``.
+        coefficient: weight in the sum of sources, applied before whitening.
+        discount: of the return-to-go.
+        form: of the leave-one-out baseline of ``rloo``, ``released`` or ``paper``.
         estimator: a name in :data:`ESTIMATORS`.
         gae_lambda: lambda of ``gae``.
         value_BT: value of the state before each token, for ``gae`` and ``prm_value``.
@@ -51,7 +49,7 @@ class RewardSource:
     turn_end_BT: torch.Tensor | None = None
 
     def kept_reward(self) -> torch.Tensor:
-        """Return the rewards, 0 outside the source mask whatever stands there."""
+        """Return the rewards, 0 outside the source mask."""
         return kept(self.reward_BT, self.mask_BT)
 
     def mean_reward(self) -> torch.Tensor:
@@ -68,10 +66,9 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     With n the size of the group, a reward becomes
 
     * ``paper`` (Eq. 5): r_it - sum_{j != i} m_j / (n - 1)
-    * ``released`` (the code behind the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
+    * ``released`` (the code of the published numbers): r_it * n / (n - 1) - sum_j m_j / (n - 1)
 
-    Averaged over the source mask both are m_i - mean_{j != i} m_j, so they agree exactly for a source with one reward
-    per response, such as the outcome.
+    Both agree for a source with one reward per response, such as the outcome.
     """
     if source.form not in ("released", "paper"):
         raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {source.form!r}")
@@ -91,8 +88,7 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
 def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """(r_t - mean_j m_j) / (std_j m_j + 1e-6), summed from t on (GRPO, arXiv 2402.03300; PRIME, Eq. 7).
 
-    The standard deviation carries Bessel's correction, as in verl. A group whose m_j are all equal receives 0. For
-    process rewards the division is by the spread of per-token means, which can be far below that of single tokens.
+    The standard deviation has Bessel's correction, as in verl. A group whose m_j are all equal receives 0.
     """
     mean_B, groups = source.mean_reward(), _groups(source, group_B)
     std_B = groups.std(mean_B)
@@ -104,9 +100,8 @@ def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
 def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """r_ik - N_ik * (sum of the others' rewards) / (sum of the others' lengths): PURE (arXiv 2504.15275).
 
-    A baseline per step would favor few long steps; this one is in proportion to N_ik, the tokens of the step. A step
-    lasts from one reward of the source to the next. PURE leaves the separator that it appends to each step out of the
-    count; here nothing is appended, and every token counts.
+    N_ik are the tokens of the step, which lasts from one reward of the source to the next: a baseline per step would
+    favor few long steps. PURE does not count the separators that it appends; here nothing is appended.
     """
     spans = step_spans(source.mask_BT, response_mask_BT)
     reward_BS = sum_over_steps(source.kept_reward(), spans)
@@ -121,12 +116,11 @@ def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B
 def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
 
-    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays in the turn: the
-    discount is per turn, and all tokens of a turn have its advantage. Where no other rollout has a k-th turn, the
-    baseline is the mean of the others' G_j1. It is one number per turn and looks at other rollouts only, so that the
-    policy gradient has no bias, also where the policy itself decides when to stop. What centers the reward of each turn
-    and sums afterwards subtracts as many baselines as the rollout has turns left: "one more turn" then loses the mean
-    reward of that turn (verl-project/verl#7244).
+    G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays in it; all tokens
+    of a turn have its advantage. Where no other rollout has a k-th turn, the baseline is the mean of the others' G_j1.
+    The baseline looks at other rollouts only, so the policy gradient has no bias even where the policy decides when to
+    stop. Centering each turn's reward before the sum would charge "one more turn" with its mean reward
+    (verl-project/verl#7244).
     """
     assert source.turn_end_BT is not None  # checked by compute_advantage
     spans = step_spans(source.turn_end_BT, response_mask_BT)
@@ -145,10 +139,7 @@ def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
 
 
 def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """R_t - b with b the reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505).
-
-    Padding rows of ``source.baseline_B`` may hold anything.
-    """
+    """R_t - b with b the reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505)."""
     assert source.baseline_B is not None  # checked by compute_advantage
     return_BT = reinforce(source, response_mask_BT, group_B)
     return kept(return_BT - source.baseline_B[:, None].to(return_BT.dtype), response_mask_BT)
@@ -158,8 +149,7 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
     """Generalized advantage estimation (arXiv 1506.02438), the estimator of PPO.
 
     delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1}, where t + 1 is the
-    next valid token: holes in the response are stepped over, and after the last token V is 0. The critic's target is
-    A_t + V_t.
+    next valid token; after the last one V is 0. The critic's target is A_t + V_t.
     """
     assert source.value_BT is not None  # checked by compute_advantage
     reward_BT = source.kept_reward()
@@ -172,9 +162,8 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
 def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on value models).
 
-    v_t, given as ``source.value_BT``, is the sum of the process rewards of the tokens before t, see
-    :func:`prime_ext.algorithms.implicit_reward.implicit_values`. A variant of the paper's ablation, weaker there than
-    process rewards as returns.
+    v_t is ``source.value_BT``, see :func:`prime_ext.algorithms.implicit_reward.implicit_values`. In the paper's
+    ablation it is weaker than process rewards as returns.
     """
     assert source.value_BT is not None  # checked by compute_advantage
     return_BT = reinforce(source, response_mask_BT, group_B)

@@ -10,13 +10,13 @@ from prime_ext.algorithms.returns import kept
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """Which rows belong together. Time and memory grow linearly with the number of rows.
+    """Which rows belong together, in linear time and memory.
 
     Attributes:
-        index_B: number of the group, ``0 .. n_groups - 1``; invalid rows carry ``n_groups``.
-        valid_B: rows that take part; invalid ones (padding) belong to no group, whatever their id says.
-        size_B: number of valid rows in the group of each row, 0 for invalid rows.
-        n_groups: number of groups with a valid row.
+        index_B: number of the group, ``0 .. n_groups - 1``; ``n_groups`` for invalid rows.
+        valid_B: rows that take part; padding belongs to no group, whatever its id.
+        size_B: valid rows in the group of each row, 0 for invalid rows.
+        n_groups: groups with a valid row.
     """
 
     index_B: torch.Tensor
@@ -46,37 +46,19 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Standard deviation with Bessel's correction; exactly 0 for groups of one, constant groups and invalid rows.
-
-        Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
-        """
+        """Standard deviation with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
-        return kept(std_B, ~self.constant(value_B))
-
-    def constant(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Whether all valid rows of the group hold the same value; True for groups of one and for invalid rows."""
+        # Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
         kept_B = kept(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
         high_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amax", include_self=False)
-        return (low_G == high_G)[self.index_B]
-
-    def members(self) -> torch.Tensor:
-        """Row numbers of each group, ``(G, N)`` with N the largest group, filled up with -1."""
-        order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
-        largest = int(self.size_B.max()) if len(order_N) else 0
-        place_GN = torch.arange(largest, device=order_N.device) < torch.bincount(self.index_B[order_N])[:, None]
-        return torch.full_like(place_GN, -1, dtype=torch.int64).masked_scatter_(place_GN, order_N)
+        return kept(std_B, (low_G != high_G)[self.index_B])
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
         """Values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
-        member_GN = self.members()
-        return torch.where(member_GN >= 0, value_B[member_GN.clamp_min(0)], value_B.new_tensor(fill))
-
-    def collect(self, value_GN: torch.Tensor) -> torch.Tensor:
-        """The inverse of :meth:`spread`: one value per row, 0 for invalid rows."""
-        member_GN = self.members()
-        value_B = value_GN.new_zeros(len(self.index_B))
-        value_B[member_GN[member_GN >= 0]] = value_GN[member_GN >= 0]
-        return value_B
+        order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
+        largest = int(self.size_B.max()) if len(order_N) else 0
+        place_GN = torch.arange(largest, device=order_N.device) < torch.bincount(self.index_B[order_N])[:, None]
+        return torch.full_like(place_GN, fill, dtype=value_B.dtype).masked_scatter_(place_GN, value_B[order_N])

@@ -7,19 +7,11 @@ from prime_ext.algorithms.returns import kept, wide
 
 
 def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), float32, exactly 0 outside the mask.
+    """q_t = log pi_prm(y_t | x, y_<t) - log pi_ref(y_t | x, y_<t), ``(B, T)`` float32, exactly 0 outside the mask.
 
-    Args:
-        log_prob_BT: log-probabilities of the response tokens under the PRM.
-        reference_log_prob_BT: the same tokens under the reference, at the same temperature.
-        mask_BT: 1 for response tokens (the last one included), 0 for padding. Whatever stands outside, NaN and
-            infinities included, is discarded.
-
-    Returns:
-        ``(B, T)`` float32 log-ratios.
+    Both sides are taken at the same temperature; outside the mask they may hold anything, NaN included.
     """
-    ratio_BT = log_prob_BT.float() - reference_log_prob_BT.float()
-    return kept(ratio_BT, mask_BT)
+    return kept(log_prob_BT.float() - reference_log_prob_BT.float(), mask_BT)
 
 
 def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
@@ -28,14 +20,11 @@ def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
 
 
 def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float) -> torch.Tensor:
-    """Compute V_t = beta * (q_1 + ... + q_t), ``(B, T)``: 0 outside the mask, whatever stands there."""
+    """Compute V_t = beta * (q_1 + ... + q_t), ``(B, T)``, 0 outside the mask."""
     return kept((beta * wide(kept(log_ratio_BT, mask_BT))).cumsum(-1), mask_BT)
 
 
 def implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """v_t = sum of the process rewards before token t: the implicit PRM as a value function of the state (PRIME).
-
-    Paired with the estimator ``prm_value`` and an outcome source. 0 outside the mask, whatever stands there.
-    """
+    """v_t = sum of the process rewards before token t, 0 outside the mask: the values of estimator ``prm_value``."""
     kept_BT = wide(kept(reward_BT, mask_BT))
     return kept(kept_BT.cumsum(-1) - kept_BT, mask_BT)

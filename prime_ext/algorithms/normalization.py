@@ -16,10 +16,9 @@ NOISE_MARGIN = 5.0
 def normalize_by_batch_max(
     reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Divide the rewards by the largest |return-to-go| of the whole batch (``batch_norm`` in the code of PRIME).
+    """Divide the rewards by the largest |return-to-go| of the global batch, at least ``floor``.
 
-    The original takes the maximum per rank, so that its result depends on the number of GPUs; here the batch is the
-    global one. It is at least ``floor``.
+    ``batch_norm`` in the code of PRIME, which takes the maximum per rank and so depends on the number of GPUs.
     """
     largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
     return reward_BT / (largest + 1e-6), largest
@@ -30,8 +29,7 @@ def normalize_by_return_std(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Divide by the standard deviation of the return-to-go over the valid tokens of the global batch.
 
-    Unlike the maximum it is not ruled by one outlier. Nothing is subtracted, so signs stay. The deviation is 0 with
-    fewer than two valid tokens; at least ``floor``.
+    The deviation is 0 with fewer than two valid tokens, and at least ``floor``. Signs stay.
     """
     valid_N = return_to_go(reward_BT, mask_BT, discount)[mask_BT.bool()]
     deviation = valid_N.std() if valid_N.numel() > 1 else reward_BT.new_zeros(())

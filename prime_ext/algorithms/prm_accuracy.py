@@ -22,18 +22,10 @@ class PairCount(NamedTuple):
 
 
 def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> PairCount:
-    """Pairs that the score orders correctly, and all pairs.
+    """Count pairs that the score orders correctly, and all pairs, pooled over the groups.
 
-    Their ratio is the probability that the better response of a pair has the higher score, as a coin decides ties: a
-    PRM that still equals its reference has 1/2. (The published code calls ties wrong.)
-
-    Pairs are pooled over all groups and weighted by the difference of their labels, so that soft labels count by how
-    far they are apart.
-
-    Args:
-        score_B: one score per response, for example the summed log-ratio.
-        label_B: outcome in [0, 1].
-        group_B: integer id of the prompt.
+    ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the prompt.
+    A PRM that still equals its reference has the accuracy 1/2; the published code calls ties wrong.
     """
     groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.

@@ -19,20 +19,17 @@ REWARD_POSITIONS = ("last_token", "step_ends", "tokens")
 
 
 def credit_rewards(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-    """Compute step rewards ``(B, S)``, 0 where there is no step, whatever the scores hold there.
+    """Compute step rewards ``(B, S)``, 0 where there is no step.
 
-    With ``sum`` the scores themselves. With ``min_form`` (PURE, arXiv 2504.15275) the score times the step's weight,
-    see :func:`softmin_weights`, so that one good step cannot make up for a bad one.
+    With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times :func:`softmin_weights`, so
+    that a good step cannot make up for a bad one.
     """
     score_BS = kept(score_BS, step_mask_BS)
     return score_BS if _is_sum(credit) else softmin_weights(score_BS, step_mask_BS) * score_BS
 
 
 def credit_shares(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-    """Compute shares of the steps in one reward of the response, ``(B, S)``, which sum to 1 in rows with steps.
-
-    Equal ones for ``sum``; for ``min_form`` the weights, so that the worst step receives most of it.
-    """
+    """Compute shares of the steps in one reward, ``(B, S)``: equal ones for ``sum``, the weights for ``min_form``."""
     mask_BS = step_mask_BS.bool()
     if _is_sum(credit):
         return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
@@ -46,24 +43,20 @@ def _is_sum(credit: str) -> bool:
 
 
 def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
-    """Compute w = softmax(-p / temperature) over the steps of each response, 0 where there is no step (PURE).
-
-    The scores times these sum to a soft minimum of the scores, the exact one as the temperature goes to 0.
-    """
+    """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere: w * p sums to a soft minimum (PURE)."""
     mask_BS = step_mask_BS.bool()
     return kept(torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS)
 
 
 @dataclass(frozen=True)
 class ProcessShaping:
-    """The choices, by name.
+    """What the process source pays, and where.
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
-        credit: one of :data:`CREDITS`: of steps; of an accumulated reward at step ends the shares.
+        credit: one of :data:`CREDITS`.
         score: how the sum over a step becomes its score.
-        chain: one reward for all steps of a response. With the accumulation ``none`` each step is paid for itself,
-            times the length factor if there is a shape.
+        chain: one reward for all steps; with the accumulation ``none`` each step is paid for itself.
         reward_position: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
     """
 
@@ -76,16 +69,11 @@ class ProcessShaping:
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute what is paid and the mask of where, ``(B, T)`` each.
-
-        Args:
-            reward_BT: r_t = beta * q_t of each token.
-            mask_BT: response mask.
-            spans: the steps or turns, for the granularities of these names.
+        """Compute what is paid and the mask of where, ``(B, T)`` each, from the rewards r_t = beta * q_t of tokens.
 
         Raises:
-            ValueError: unknown granularity, reward position or credit; steps without spans; scores that cannot be
-                accumulated.
+            ValueError: unknown granularity, reward position or credit; steps or turns without spans; scores that
+                cannot be accumulated.
         """
         last_BT = last_token_mask(mask_BT)
         if self.granularity == "token":
@@ -113,11 +101,8 @@ class ProcessShaping:
 def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: str) -> torch.Tensor:
     """Compute what the end of each step is paid, ``(B, S)``, 0 where there is no step.
 
-    With an accumulation each step's share of the chain's reward; without one what the credit makes of the step's own
-    score, times the length factor if there is a shape.
-
-    Raises:
-        ValueError: scores that cannot be accumulated; an unknown credit.
+    With an accumulation its share of the chain's reward; otherwise what the credit makes of its score, times the length
+    factor of a shape. Raises ValueError for scores that cannot be accumulated and for an unknown credit.
     """
     if chain.accumulation != "none":
         return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(credit, score_BS, step_mask_BS)

@@ -29,11 +29,7 @@ class AccuracyBand:
     drop_truncated: bool = False
 
     def classify(self, accuracies: Sequence[float], truncated: Sequence[bool]) -> str:
-        """Verdict on one prompt from each rollout that finished: its accuracy, and whether it was cut off.
-
-        Returns:
-            ``kept``, ``too_hard``, ``too_easy``, ``truncated``, or ``failed`` when no rollout finished.
-        """
+        """Return the verdict on a prompt from the accuracies of its finished rollouts and whether they were cut off."""
         if not accuracies:
             return FAILED
         if self.drop_truncated and any(truncated):

@@ -10,18 +10,15 @@ from prime_ext.algorithms.prm_accuracy import PairCount
 class ReliabilityGate:
     """g = clip(2 * e - 1, 0, 1), where e is the running pair accuracy of the PRM before it trains on the batch.
 
-    An untrained PRM orders pairs like a coin (0.5), which closes the gate; normalisation alone would scale its noise up
-    to the size of a real signal. Not part of the paper; a guard of this package.
-
-    e is the ratio of two running means, of the pairs in the right order and of all pairs. So a pair weighs as much in
-    a batch with few pairs as in one with many, and with equally many in every batch e is the running mean of their
-    accuracies. A batch without pairs changes nothing.
+    An untrained PRM orders pairs like a coin (0.5), which closes the gate; normalization alone would scale its noise up
+    to the size of a signal. Not part of the paper. e is the ratio of two running means, of the pairs in the right order
+    and of all pairs, so that every pair weighs the same.
 
     Attributes:
         decay: weight of the past in both running means.
-        start: e before the first pair; it weighs as many pairs as the first batch has.
-        right: running mean of the pairs in the right order, None before the first pair. Part of the checkpoint.
-        total: running mean of the pairs, None before the first pair. Part of the checkpoint.
+        start: e before the first pair, with the weight of as many pairs as the first batch has.
+        right: running mean of the pairs in the right order, None before the first pair; in checkpoints.
+        total: running mean of all pairs, likewise.
     """
 
     decay: float = 0.8

@@ -23,7 +23,7 @@ def following(mark_BT: torch.Tensor) -> torch.Tensor:
 
 
 def kept(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The values inside the mask, 0 outside, whatever stands there: a selection, since a product would keep NaN."""
+    """The values inside the mask, 0 outside: a selection, since a product would keep NaN."""
     return torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))
 
 
@@ -35,8 +35,7 @@ def wide(value: torch.Tensor) -> torch.Tensor:
 def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
     """R_t = r_t + discount * R_{t+1} over the valid tokens.
 
-    Positions outside the mask contribute nothing and receive 0; a hole in the mask (for example a tool's answer in the
-    middle of a response) is stepped over without discounting.
+    Other positions receive 0; a hole in the mask (a tool's answer) is stepped over without discounting.
     """
     mask_BT = mask_BT.bool()
     reward_BT = kept(reward_BT, mask_BT)
@@ -61,8 +60,7 @@ def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Te
 def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """(x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
 
-    The variance is the unbiased one, as in the code of PRIME and of verl. With fewer than two valid tokens only the
-    mean is removed.
+    The variance is unbiased, as in the code of PRIME and verl. With fewer than two tokens only the mean is removed.
     """
     count = int(mask_BT.bool().sum(-1, dtype=torch.int32).sum())
     if count == 0:

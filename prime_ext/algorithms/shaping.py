@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
 
-Three shapes: the Weibull of the paper, the Gaussian of its predecessor, and the function in the README of the PSPO
-repository, which is neither. The rule for chains of one step is not part of a shape, see ``chain_reward.py``.
+The rule for chains of one step is not part of a shape, see ``chain_reward.py``.
 """
 
 import math
@@ -17,8 +16,7 @@ WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
     """The number of steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
 
-    Raises:
-        ValueError: scale or shape not above 0, or a shape of at most 1, which has no peak inside.
+    Raises ValueError for a scale not above 0, or a shape of at most 1, which has no peak.
     """
     if not (scale > 0 and 1 < shape < math.inf):
         raise ValueError(
@@ -40,15 +38,11 @@ def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE)
 def weibull(
     steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
 ) -> torch.Tensor:
-    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k) with k = shape, l = scale: the adjusted Weibull of PSPO-WRS.
-
-    One peak at :func:`weibull_mode`, 0 for t <= 0. The published curve gives .680871 for one step; the rule
-    that such a chain is worth 0 is not part of it.
+    """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of PSPO-WRS; 0 for t <= 0.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956 for the published shape and scale. None takes the one
-            that makes the peak 1, :func:`weibull_constant`.
+        constant: C; the published one makes the peak .9999956. None: :func:`weibull_constant`, which makes it 1.
 
     Raises:
         ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
@@ -66,14 +60,8 @@ def weibull(
 def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float | None = 5.0) -> torch.Tensor:
     """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor of PSPO-WRS.
 
-    With the published values the peak is .99736 at 4 steps. Another std with the same area has another peak.
-
-    Args:
-        steps: numbers of steps t.
-        area: the factor on the density; None makes the peak 1.
-
-    Raises:
-        ValueError: std or area not above 0, steps that are not finite.
+    With the published values the peak is .99736 at 4 steps; ``area=None`` makes it 1. Raises ValueError for std or area
+    not above 0, and for steps that are not finite.
     """
     t = _checked(steps)
     if not (std > 0 and (area is None or area > 0)):
@@ -83,28 +71,17 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
 
 
 def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """h of ``ff(s, t) = s h``, which the README and the code of the PSPO repository contain, and not the paper.
+    """h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
 
-    e^(growth t) up to the peak; behind it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
+    e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
     (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)
-    otherwise. The constants are growth .5, peak 4, slope .1, steepness 10, good .88433, poor .21159, bad .2. 0 for
-    t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2 of the score.
+    otherwise. 0 for t <= 0, where the original returns nothing. The released reward is s ff = s^2 h: power 2.
 
-    s h is continuous in t with a kink at the peak, monotone in s, and
+    For every s > poor it grows with t without end: longer chains of the same quality are paid more. For t > peak it
+    jumps at s = bad (by 1.10 at 5 steps, 4.85 at 20) and s = good (1.02, 1.47).
 
-    * unbounded: for every s > poor it grows with t without end, so longer chains of the same quality are paid more;
-    * discontinuous in s for t > peak: at ``bad`` it jumps up by e^(d (1 + (bad - poor) / good)) (1.10 at 5 steps, 1.48
-      at 8, 4.85 at 20), at ``good`` by e^(d poor / good) (1.02, 1.10, 1.47).
-
-    good and poor are taken to be mean scores of steps labelled 1 and -1; a third constant of the original, .30336, is
-    never read there.
-
-    Args:
-        score: accumulated scores s, in [0, 1]; broadcast with the steps.
-        steps: numbers of steps t.
-
-    Raises:
-        ValueError: scores or steps that are not finite, a value above what the dtype holds (float32: some 900 steps).
+    Scores s in [0, 1] and numbers of steps t broadcast. Raises ValueError where they are not finite, and for a value
+    above what the dtype holds (float32: some 900 steps).
     """
     growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
     good, poor, bad = 0.88433, 0.21159, 0.2

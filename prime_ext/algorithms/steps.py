@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a response: where they end, sums over them, and their values back on tokens."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +33,8 @@ class StepSpans:
 def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     """Cut each response after its boundary tokens; the last valid token closes the last step.
 
-    A response without a boundary is one step, a boundary at the last token makes no empty step, and a row without valid
-    tokens has no step. Boundaries outside the mask are ignored.
+    A boundary at the last token makes no empty step, and a row without valid tokens has no step. Boundaries outside the
+    mask are ignored.
     """
     mask_BT = mask_BT.bool()
     end_BT = (boundary_BT.bool() & mask_BT) | last_token_mask(mask_BT)
@@ -52,21 +51,9 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
 
 
 def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
-    """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64.
-
-    Where a step ends for who reads the whole response, a tool's answers included; one token must be valid.
-    """
+    """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
-
-
-def delimiter_boundaries(token_BT: torch.Tensor, mask_BT: torch.Tensor, delimiter_ids: Sequence[int]) -> torch.Tensor:
-    """Tokens after which a step ends: delimiters inside the mask, and of delimiters in a row only the last one."""
-    wanted = torch.tensor(list(delimiter_ids), dtype=token_BT.dtype, device=token_BT.device)
-    delimiter_BT = torch.isin(token_BT, wanted) & mask_BT.bool()
-    boundary_BT = delimiter_BT.clone()
-    boundary_BT[:, :-1] &= ~delimiter_BT[:, 1:]
-    return boundary_BT
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:

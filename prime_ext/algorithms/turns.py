@@ -10,9 +10,7 @@ from prime_ext.algorithms.steps import step_spans
 
 
 def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The last valid token of each turn, ``(B, T)`` bool; :func:`step_spans` makes spans of them.
-
-    A turn of which no token is valid has none.
+    """The last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has none.
 
     Args:
         own_BT: tokens that the policy wrote; a run of them is a turn.
@@ -26,14 +24,9 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
 
 def _turn_numbers(own_BT: torch.Tensor) -> torch.Tensor:
     """Number of the turn of each own token, from 0 on; anything elsewhere."""
-    return _begins(own_BT).cumsum(-1) - 1
-
-
-def _begins(own_BT: torch.Tensor) -> torch.Tensor:
-    """The first token of each turn."""
     begin_BT = own_BT.clone()
     begin_BT[:, 1:] &= ~own_BT[:, :-1]
-    return begin_BT
+    return begin_BT.cumsum(-1) - 1
 
 
 class WrongNumberOfRewards(ValueError):
@@ -45,14 +38,10 @@ class WrongNumberOfRewards(ValueError):
 
 
 def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
+    """Each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32; masks as in :func:`turn_boundaries`.
 
-    The reward of a turn without a valid token is paid nowhere: nothing of what earned it is trained on.
-
-    Args:
-        rewards: of each row, one for each of its turns; a row may lack that of its last turn, which nothing followed.
-        own_BT: as in :func:`turn_boundaries`.
-        mask_BT: likewise.
+    A row has one reward for each of its turns, and may lack that of the last. That of a turn without a valid token is
+    paid nowhere.
 
     Raises:
         WrongNumberOfRewards: a row has another number of them.

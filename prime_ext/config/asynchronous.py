@@ -2,10 +2,9 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
+from omegaconf import DictConfig
 
 from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 
@@ -13,9 +12,6 @@ from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
-Threshold = Annotated[Count | None, Field(description="null or a whole number >= 1")]
-
-
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
@@ -24,7 +20,7 @@ def _whole(value: Any, least: int) -> bool:
 
 
 def base_mode(config: DictConfig) -> str:
-    """The mode of verl that the trainer builds on: the section of ``trainer.v1`` with its keys."""
+    """The mode of verl that the trainer builds on, a section of ``trainer.v1``."""
     return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
 
 
@@ -51,13 +47,11 @@ def check_async(config: DictConfig) -> Iterable[str]:
         return
     kinds = {
         f"trainer.v1.{section}.num_warmup_batches": PositiveOrZero,
-        "trainer.v1.sampler.max_off_policy_threshold": Threshold,
+        "trainer.v1.sampler.max_off_policy_threshold": Count | None,
         "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
     }
     own = dict.fromkeys((_SYNC_STEP, f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
     yield from wrong_values(config, kinds)
-    if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        yield "skip.rollout_tq.enable=true replays whole batches, which no asynchronous mode submits; set it to false"
     if section == "separate_async":
         yield from [*wrong_values(config, own)] or _check_separate(config)
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a section of the configuration becomes settings: types, choices, ranges and keys are checked by pydantic, whose
-errors become one line each here. Nothing here imports verl or torch.
-"""
+"""How a section of the configuration becomes settings, checked by pydantic. Nothing here imports verl or torch."""
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing_extensions import Self
 
 T = TypeVar("T")
 
-# Of every settings class: a key that it does not have is an error. What a key means stands above it in its YAML file.
+# Of every settings class: an unknown key is an error. The comments in the YAML files explain the keys.
 STRICT = ConfigDict(extra="forbid")
 
 Switch = StrictBool
@@ -27,11 +26,10 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 PositiveOrZero = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
-PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 
 
 class SettingsError(ValueError):
-    """Configuration values that cannot work; one line for each of ``problems``, which says what would."""
+    """Configuration values that cannot work; ``problems`` are one line each."""
 
     def __init__(self, *problems: str):
         super().__init__("; ".join(problems))
@@ -46,23 +44,19 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def read(kind: type[T], values: Any, prefix: str) -> T:
-    """A value of a type, a settings class with its sections above all.
-
-    Args:
-        kind: a pydantic dataclass, or any type with pydantic's constraints.
-        values: the resolved section.
-        prefix: its name, for messages.
+    """Read a resolved section, or a value, as a pydantic dataclass or any other type that pydantic knows.
 
     Raises:
-        SettingsError: with one line for each key that is unknown, is missing or has a value that cannot work.
+        SettingsError: with one line for each key, ``prefix`` before it, that is unknown, missing or has a wrong value.
     """
-    adapter = TypeAdapter(kind)
     try:
-        return adapter.validate_python(values)
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        schema = adapter.json_schema()
-        # A value that fits no member of a union has an error for each of them, and all say the same here.
-        raise SettingsError(*dict.fromkeys(_line(one, schema, prefix, values) for one in error.errors())) from error
+        # A value that fits no member of a union has an error for each of them.
+        messages: dict[str, list[str]] = {}
+        for key, message in dict.fromkeys(_problem(one, prefix, values) for one in error.errors()):
+            messages.setdefault(key, []).append(message)
+        raise SettingsError(*(f"{key} {', or '.join(said)}" for key, said in messages.items())) from error
 
 
 class Section:
@@ -84,7 +78,7 @@ class Section:
         return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
 
     def problems(self) -> Iterable[str]:
-        """What does not go together. May raise :class:`SettingsError`, too."""
+        """What does not go together."""
         raise NotImplementedError
 
 
@@ -108,17 +102,11 @@ Reading = tuple[Sequence[str], bool, str]
 
 
 def unread(settings: Any, defaults: Mapping[str, Any], prefix: str, readings: Iterable[Reading]) -> Iterable[str]:
-    """One line for each key of a section that has another value than its default, and that nothing reads.
+    """One line for each key of the section ``prefix`` that differs from its default although nothing reads it.
 
-    Args:
-        settings: those of the section.
-        defaults: the section, or the part of it that is asked about, as it stands in its file.
-        prefix: its name.
-        readings: keys with dots, below it.
+    ``defaults`` is the section, or a part of it, as in its file.
     """
-    without = [
-        (tuple(f"{prefix}.{name}." for name in names), where) for names, is_read, where in readings if not is_read
-    ]
+    without = [(tuple(f"{prefix}.{name}." for name in names), where) for names, reads, where in readings if not reads]
     for key, value, default in _changed(asdict(settings), defaults, prefix):
         where = next((where for names, where in without if f"{key}.".startswith(names)), None)
         if where is not None:
@@ -139,43 +127,18 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else json.dumps(value)
 
 
-def _line(error: Any, schema: dict[str, Any], key: str, value: Any) -> str:
-    node = schema
+def _problem(error: Any, prefix: str, values: Any) -> tuple[str, str]:
+    """Return the key of an error of pydantic with its value, and what is wrong with it."""
+    section: Mapping[str, Any] = {}
+    key, value = prefix, values
     for name in error["loc"]:
-        if name not in node.get("properties", {}):
-            # An unknown key, or a member of a union.
+        if not isinstance(value, Mapping) or name not in value:
+            # A missing key, or a member of a union.
             break
-        key, node, value = f"{key}.{name}", node["properties"][name], value.get(name)
-        if "$ref" in node:
-            node = schema["$defs"][node["$ref"].rpartition("/")[2]]
-    if error["type"] == "unexpected_keyword_argument":
-        return f"unknown key {key}.{error['loc'][-1]}; known keys: {', '.join(sorted(node['properties']))}"
+        key, section, value = f"{key}.{name}", value, value[name]
     if error["type"] == "missing":
-        return f"key {key} is missing"
-    wanted = str(error["ctx"]["error"]) if error["type"] == "value_error" else _wanted(node)
-    return f"{key}={value!r} {wanted}"
-
-
-_TYPES = {
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "string": "a non-empty text",
-    "object": "a section with keys",
-}
-_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-
-
-def _wanted(node: Mapping[str, Any]) -> str:
-    """What a value with this JSON schema has to be; null is left out."""
-    if "description" in node and node.get("type") != "object":
-        return f"must be {node['description']}"
-    options = [option for option in node.get("anyOf", [node]) if option.get("type") != "null"]
-    if "enum" in options[0]:
-        return f"is not one of {', '.join(options[0]['enum'])}"
-    return f"must be {' or '.join(map(_described, options))}"
-
-
-def _described(node: Mapping[str, Any]) -> str:
-    bounds = " and ".join(f"{sign} {node[name]:g}" for name, sign in _BOUNDS.items() if name in node)
-    return f"{_TYPES[node['type']]} {bounds}".rstrip()
+        return f"key {key}.{error['loc'][-1]}", "is missing"
+    if error["type"] == "unexpected_keyword_argument":
+        others = sorted(set(section) - {error["loc"][-1]})
+        return f"unknown key {key};", f"known keys: {', '.join(others)}"
+    return f"{key}={value!r}", re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))

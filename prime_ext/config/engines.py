@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices for verl's engines: their names, and what a section says of its own."""
+"""Choices for verl's engines."""
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -13,11 +13,7 @@ DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "fl
 
 
 def sequence_parallel_ranks(section: DictConfig) -> int:
-    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine.
-
-    Args:
-        section: of the policy, the reference or the PRM; Megatron's has no such engine.
-    """
+    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
     key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1
@@ -34,10 +30,9 @@ ENGINE_SECTIONS = (
 def shard_over_all_ranks(config: DictConfig) -> None:
     """:func:`name_all_ranks` for every engine of a run.
 
-    FSDP1 keeps the root of a model, its embeddings and output layer, gathered behind a forward pass without gradients.
-    verl 0.9.1 frees it at the end of such a pass, but only if ``fsdp_size > 1``. With the default of -1 every scoring
-    pass leaves 2 bytes for each of these weights on every device, also while the rollout engine is awake, and the next
-    pass does not see weights that were written into the shards in between, as snapshots of the policy are.
+    FSDP1 keeps the root of a model, its embeddings and output layer, gathered after a forward pass without gradients;
+    verl 0.9.1 frees it only if ``fsdp_size > 1``. With the default of -1 it would take memory while the rollout engine
+    is awake, and the next pass would not see weights written into the shards, as snapshots of the policy are.
     """
     for name in ENGINE_SECTIONS:
         section = OmegaConf.select(config, name)

@@ -6,16 +6,8 @@ from collections.abc import Iterable
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.chain_settings import AccumulationSettings, Credit, ShapingSettings, chain_problems
-from prime_ext.config.checks import (
-    STRICT,
-    PositiveOrZero,
-    Section,
-    SettingsError,
-    Switch,
-    Text,
-)
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.checks import STRICT, PositiveOrZero, Section, SettingsError, Switch, Text
+from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, StepSettings, chain_problems
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
@@ -25,16 +17,8 @@ SECTION = "pspo"
 # verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
 # the responses to one prompt.
 TOKEN_ESTIMATORS = ("gae", "reinforce_plus_plus")
-GROUP_ESTIMATORS = (
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-    "reinforce_plus_plus_baseline",
-)
+_GRPO, _RLOO = ("grpo", "grpo_vectorized", "grpo_passk"), ("rloo", "rloo_vectorized")
+GROUP_ESTIMATORS = (*_GRPO, *_RLOO, "opo", "gpg", "reinforce_plus_plus_baseline")
 # The name that reward.reward_manager.name gives the manager.
 MANAGER = "pspo_wrs"
 

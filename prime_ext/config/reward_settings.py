@@ -1,36 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of how rewards become advantages: ``prime.outcome``, ``prime.process``, ``prime.turns``,
-``prime.anchor``, ``prime.steps``.
+"""The group ``chain``, and ``prime.outcome``, ``.process``, ``.turns``, ``.anchor`` and ``.steps``.
 
-What the tables of algorithms hold is repeated here, because nothing in this file imports torch; a test compares them.
+Nothing here imports torch, so the names of the algorithms are repeated; a test compares them.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, get_args
 
 import regex
 from pydantic import AfterValidator, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.chain_settings import (
-    AccumulationSettings,
-    Credit,
-    ShapingSettings,
-    StepScore,
-    chain_problems,
-)
-from prime_ext.config.checks import (
-    STRICT,
-    Count,
-    Positive,
-    PositiveOrZero,
-    Reading,
-    Share,
-    Switch,
-    Text,
-    defaults_of,
-    unread,
-)
+from prime_ext.config.checks import STRICT, Count, Positive, PositiveOrZero, Share, Switch, Text, defaults_of, unread
+
+# Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
+StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
+Accumulation = Literal["none", "mean", "geometric", "min"]
+SingleStep = Literal["zero", "keep"]
+RewardPosition = Literal["last_token", "step_ends", "tokens"]
+Shape = Literal["none", "weibull", "gaussian", "released"]
+Credit = Literal["sum", "min_form"]
+STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
+REWARD_POSITIONS, SHAPES, CREDITS = get_args(RewardPosition), get_args(Shape), get_args(Credit)
+SHAPES_OF_THE_SCORE = ("released",)
+
+
+@dataclass(frozen=True, config=STRICT)
+class AccumulationSettings:
+    """How the scores of steps become one score (``accumulation``)."""
+
+    mode: Accumulation
+    first_weight: Positive
+    power: Positive
+    single_step: SingleStep
+    reward_position: RewardPosition
+
+
+@dataclass(frozen=True, config=STRICT)
+class WeibullSettings:
+    """Parameters of the Weibull (``shaping.weibull``)."""
+
+    shape: Positive
+    scale: Positive
+    constant: Positive | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class GaussianSettings:
+    """Parameters of the Gaussian (``shaping.gaussian``)."""
+
+    mean: PositiveOrZero
+    std: Positive
+    area: Positive | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class ShapingSettings:
+    """What scores are multiplied by for the number of steps (``shaping``)."""
+
+    name: Shape
+    weibull: WeibullSettings
+    gaussian: GaussianSettings
+
+    @property
+    def parameters(self) -> dict[str, float | None]:
+        """Those of the shape in use."""
+        return asdict(getattr(self, self.name)) if self.name in ("weibull", "gaussian") else {}
+
+
+def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
+    """What does not go together in ``prime.process`` or ``pspo``."""
+    accumulation, shape, weibull = settings.accumulation, settings.shaping.name, settings.shaping.weibull
+    accumulates = accumulation.mode != "none"
+    plain = f"with {prefix}.accumulation.mode=none"
+    readings = [
+        (("accumulation.first_weight", "accumulation.power", "accumulation.reward_position"), accumulates, plain),
+        (("accumulation.single_step",), accumulates or shape != "none", f"{plain} and {prefix}.shaping.name=none"),
+    ]
+    yield from unread(settings, defaults_of("chain/plain.yaml"), prefix, readings)
+    if shape in SHAPES_OF_THE_SCORE and not accumulates:
+        yield f"{prefix}.shaping.name={shape} reads the accumulated score; set {prefix}.accumulation.mode=geometric"
+    if weibull.shape <= 1 and weibull.constant is None:
+        yield f"{prefix}.shaping.weibull.shape={weibull.shape} has no peak; set it above 1, or the constant"
+    if accumulates and settings.credit != "sum" and accumulation.reward_position != "step_ends":
+        yield (
+            f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation.mode=none), or for "
+            f"reward_position=step_ends; set it to sum"
+        )
+
+
+def chain_arguments(accumulation: AccumulationSettings, shaping: ShapingSettings) -> dict[str, Any]:
+    """What ``prime_ext.algorithms.chain_reward.ChainReward`` is made with."""
+    values = asdict(accumulation)
+    del values["reward_position"]
+    return {"accumulation": values.pop("mode"), **values, "shape": shaping.name, "parameters": shaping.parameters}
+
+
+# ---- the section prime ---------------------------------------------------------------------------------------------
 
 Granularity = Literal["token", "step", "turn", "response"]
 Normalization = Literal["batch_max", "return_std", "none"]
@@ -95,31 +162,25 @@ class ProcessSettings:
         """Whether steps are paid; those of the granularity ``turn`` are turns."""
         return self.granularity in ("step", "turn")
 
-    def _readings(self) -> list[Reading]:
-        """What keys are read with, beside those of the estimator and of the group ``chain``."""
-        key, place, scorer = "prime.process", self.granularity, self.scorer
-        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
-        of_tokens = ("target", "form", "step_score")
-        return [
-            (of_steps, self.of_steps, f"with {key}.granularity={place}, only with step or turn"),
-            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
-        ]
-
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        key, granularity = "prime.process", self.granularity
+        key, granularity, scorer = "prime.process", self.granularity, self.scorer
+        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
+        of_tokens = ("target", "form", "step_score")
+        readings = [
+            (of_steps, self.of_steps, f"with {key}.granularity={granularity}, only with step or turn"),
+            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
+        ]
         defaults = defaults_of("prime/prime.yaml")["process"] | defaults_of("chain/plain.yaml")
-        yield from unread(self, defaults, key, self._readings())
+        yield from unread(self, defaults, key, readings)
         yield from chain_problems(key, self)
-        if self.scores_steps:
-            if granularity not in ("step", "response"):
-                yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
-        else:
+        if not self.scores_steps:
             yield from self._problems_of_log_ratios()
-            yield from self._problems_of_signed_scores()
+        elif granularity not in ("step", "response"):
+            yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
 
     def _problems_of_log_ratios(self) -> Iterable[str]:
-        """What does not go together with the implicit PRM's rewards of tokens."""
+        """What does not go together with rewards of tokens, whose sums over steps have any sign."""
         key, tokens = "prime.process", self.granularity == "token" and not self.accumulates
         if self.form == "kl" and self.target != "policy":
             yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
@@ -127,10 +188,7 @@ class ProcessSettings:
             yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
         if self.target == "policy" and self.form == "sampled" and self.discount != 0:
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
-
-    def _problems_of_signed_scores(self) -> Iterable[str]:
-        """What does not go together with scores of steps that are no probabilities."""
-        key, mode, shape = "prime.process", self.accumulation.mode, self.shaping.name
+        mode, shape = self.accumulation.mode, self.shaping.name
         if self.step_score == "none" and self.of_steps:
             remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
             if mode == "geometric":
@@ -185,13 +243,10 @@ class StepSettings:
 
     splitter: Literal[TextSplitter, "pattern", "delimiters"]
     pattern: Annotated[Text, AfterValidator(_compiles)] | None
-    delimiters: Annotated[
-        Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None,
-        Field(description="a list of strings, or a list of token ids"),
-    ]
+    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None
 
     def problems(self, section: str) -> Iterable[str]:
-        """``pattern`` and ``delimiters`` are there where they are read, and only there."""
+        """What does not go together."""
         for key, value in {"pattern": self.pattern, "delimiters": self.delimiters}.items():
             if (value is not None) != (self.splitter == key):
                 remedy = "give one" if value is None else "leave it null"

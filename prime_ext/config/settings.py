@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings that prime_ext adds to verl's configuration: the sections ``prime`` and ``prm``.
-
-Nothing here imports verl or torch, so that a mistake is reported before anything starts.
-"""
+"""The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are reported at once."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -17,7 +14,6 @@ from prime_ext.config.checks import (
     CountOrZero,
     Number,
     Positive,
-    Reading,
     Section,
     Share,
     Switch,
@@ -25,9 +21,7 @@ from prime_ext.config.checks import (
     defaults_of,
     unread,
 )
-from prime_ext.config.checks import (
-    SettingsError as SettingsError,
-)
+from prime_ext.config.checks import SettingsError as SettingsError
 from prime_ext.config.reward_settings import (
     AnchorSettings,
     OutcomeSettings,
@@ -175,14 +169,10 @@ FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
 
 
 def forward_tokens(prm: Mapping[str, Any]) -> int:
-    """Tokens per GPU of a pass without gradients through the PRM, and through its reference: both pack alike.
+    """Tokens per GPU of a pass without gradients through the PRM or its reference, from the section ``prm``.
 
-    Without ``prm.infer_max_token_len_per_gpu`` four times those of a training pass, up to 32,768, where
-    ``prm.model.use_fused_kernels`` computes log-probabilities piece by piece; as many as in training otherwise, because
-    the logits of all tokens at once would then be the peak of memory.
-
-    Args:
-        prm: the section ``prm``.
+    By default four times those of a training pass, up to 32,768, with ``prm.model.use_fused_kernels``; otherwise as
+    many as in training, because the logits would be the peak of memory.
     """
     if prm["infer_max_token_len_per_gpu"] is not None:
         return int(prm["infer_max_token_len_per_gpu"])
@@ -241,11 +231,6 @@ class PRMSettings(Section):
         """Whether the PRM is ever trained. Otherwise it has no optimiser."""
         return self.update_mode != "none"
 
-    @property
-    def temperature_of_policy(self) -> bool:
-        """Whether the reference was taken at the temperature of the rollouts, so that the PRM has to be too."""
-        return self.reference in ("policy", "kl")
-
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from the resolved section ``prm``. Raises :class:`SettingsError`."""
@@ -253,18 +238,15 @@ class PRMSettings(Section):
             values = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
         return super().from_mapping(values)
 
-    def _readings(self) -> list[Reading]:
-        """What keys are read with."""
-        in_updates = ("epochs", "bias.enable", "trainable_layers", "replay.batches")
-        return [
-            (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
-            (["bias.enable"], self.loss == "ce", f"with prm.loss={self.loss}, only with ce"),
-        ]
-
     def problems(self) -> Iterable[str]:
         """What does not go together."""
         of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
-        yield from unread(self, defaults_of("prm/implicit_prm.yaml"), "prm", self._readings())
+        in_updates = ("epochs", "bias.enable", "trainable_layers", "replay.batches")
+        readings = [
+            (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
+            (("bias.enable",), self.loss == "ce", f"with prm.loss={self.loss}, only with ce"),
+        ]
+        yield from unread(self, defaults_of("prm/implicit_prm.yaml"), "prm", readings)
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"

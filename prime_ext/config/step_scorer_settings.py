@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which scorer of steps, how and where it is asked: one section, checked before Ray starts. No torch."""
+"""The section ``step_scorer``: which scorer of steps, how and where it is asked. No torch."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -52,10 +52,7 @@ class ScorerSettings(Section):
     architecture: Literal["sequence_classification", "token_classification"]
     separator: str
     layout: Literal["plain", "chat", "turns"]
-    answer_tokens: Annotated[
-        Annotated[list[Text], Field(min_length=2, max_length=2)] | None,
-        Field(description="two tokens, of a right and of a wrong step"),
-    ]
+    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
     pair_format: Mapping[str, Any] | None
     device: Text | None
     dtype: Text | None

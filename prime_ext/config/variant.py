@@ -18,7 +18,7 @@ def keys_of(variant: str) -> dict[str, Any]:
     assert isinstance(section, dict)
     keys: dict[str, Any] = {}
     for base in section.pop("defaults", []):
-        # Others are sections that it brings along.
+        # Others are sections.
         keys |= keys_of(base) if base in VARIANTS else {}
     return keys | _flat(section, "")
 

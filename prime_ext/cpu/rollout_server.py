@@ -118,6 +118,8 @@ class TransformersServer:
     def _load(self) -> tuple[PreTrainedModel, BatchedGenerator]:
         if self.config.dtype not in _DTYPES:
             raise ValueError(f"rollout.dtype={self.config.dtype!r} is not supported; use one of {list(_DTYPES)}.")
+        if self.config.logprobs_mode != "processed_logprobs":
+            raise ValueError(f"rollout.logprobs_mode={self.config.logprobs_mode!r} must be processed_logprobs.")
         path, tokenizer = self.model_config.local_path, self.model_config.tokenizer
         options = {
             "dtype": _DTYPES[self.config.dtype],
@@ -136,7 +138,6 @@ class TransformersServer:
             n_tokens=len(tokenizer),
             max_batch_size=self.config.max_num_seqs,
             max_prefill_tokens=self.config.max_num_batched_tokens,
-            log_probs_mode=self.config.logprobs_mode,
         )
         return model, generator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backend is asked and what it answers, whatever runs the model."""
+"""Requests to a backend and its responses, whatever runs the model."""
 
 import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -16,16 +16,9 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a response is made.
+    """How a response is made; it ends at the texts of ``stop``, which are not part of it. ``top_k`` 0 means all tokens.
 
-    Attributes:
-        temperature: of sampling; 0 is greedy, or the best beam.
-        top_p: of sampling.
-        top_k: of sampling; 0 for all tokens.
-        num_beams: beams; above 1 with a temperature they are sampled, as transformers does it.
-        min_new_tokens: shortest response.
-        max_new_tokens: longest response.
-        stop: texts at which a response ends; they are not part of it.
+    Temperature 0 is greedy, or the best beam; beams with a temperature are sampled, as transformers does it.
     """
 
     temperature: float = 0.0
@@ -39,13 +32,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One response that is wanted.
+    """A request for one response, to a chat, shown through the model's template, or to a text, shown as it is.
 
-    Attributes:
-        key: names it; the answer carries the same.
-        prompt: a chat, shown through the model's template, or a text that is shown as it is.
-        sampling: how the response is made.
-        seed: of its random numbers; the same request with the same seed gives the same response where the backend can.
+    The same request with the same seed gives the same response where the backend can.
     """
 
     key: str
@@ -56,14 +45,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What came of a request.
+    """The response to the request with the same key; the end token counts in ``tokens`` and is not in ``text``.
 
-    Attributes:
-        text: without end token and prompt; empty if it failed.
-        tokens: length in tokens of the model, the end token included.
-        prompt_tokens: length of what the model was shown.
-        finish: ``stop`` (an end token or stop text), ``length`` (its longest length), ``failed`` (no response).
-        detail: what went wrong, in one line, if it failed.
+    ``finish`` is ``stop`` (an end token or stop text), ``length`` or ``failed``, which ``detail`` explains in one line.
     """
 
     key: str
@@ -75,16 +59,16 @@ class Response:
 
 
 def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
-    """The response to a request that has none, with the reason in one line."""
+    """Return the response to a request that has none."""
     return Response(request.key, "", 0, prompt_tokens, "failed", one_line(detail))
 
 
 class BackendError(ValueError):
-    """A backend cannot be used as asked; the message is one line and says what would be right."""
+    """A backend cannot do what it should; the message is one line and says what would be right."""
 
 
 def one_line(text: str) -> str:
-    """The beginning of a text without line breaks."""
+    """Return the beginning of a text without line breaks."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
@@ -92,12 +76,7 @@ def one_line(text: str) -> str:
 def stream(
     portal: "BlockingPortal", work: Callable[[Callable[[Response], None]], Coroutine[Any, Any, None]]
 ) -> Iterator[Response]:
-    """What a coroutine puts, as it comes. It runs in the event loop of the portal's thread, also while the caller works
-    on a response, and is cancelled when the caller stops early.
-
-    Raises:
-        Exception: what the coroutine raised.
-    """
+    """Yield what a coroutine puts in the portal's event loop; it is cancelled when the caller stops early."""
     answers: queue.SimpleQueue[Response | None] = queue.SimpleQueue()
     task = portal.start_task_soon(work, answers.put)
     task.add_done_callback(lambda _: answers.put(None))
@@ -110,53 +89,40 @@ def stream(
 
 
 class Backend:
-    """A model that answers."""
+    """A model that answers requests."""
 
     def description(self) -> dict[str, Any]:
-        """Backend, model, revision and everything else that responses depend on, ready for JSON."""
+        """Return everything that responses depend on, such as model and revision, ready for JSON."""
         raise NotImplementedError
 
     def problem(self, request: Request) -> str | None:
-        """Why a request cannot be answered, in one line: a chat for a model without a chat template, a prompt that
-        leaves no room for the longest response in the model's context, beams where there are none; None if it can."""
+        """Return in one line why a request cannot be answered, such as beams where there are none; None if it can."""
         raise NotImplementedError
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Whether the backend can answer these.
-
-        Raises:
-            BackendError: it cannot, see :meth:`problem`.
-        """
+        """Raise ``BackendError`` with the :meth:`problem` of the first request that has one."""
         for request in requests:
             if (problem := self.problem(request)) is not None:
                 raise BackendError(f"request {request.key}: {problem}")
 
     def shown(self, request: Request) -> str:
-        """Exactly the text that the model sees for a request.
-
-        Raises:
-            BackendError: this backend cannot tell.
-        """
+        """Return exactly the text that the model sees. Raises ``BackendError`` if this backend cannot tell."""
         raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        """A response for every request, as they finish, in any order; what fails is a response that says so."""
+        """Yield a response for every request, in any order; what fails is a response that says so."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back processes, memory and connections."""
+        """Release processes, memory and connections."""
 
 
 def generate_with_progress(
     backend: Backend, requests: Sequence[Request], title: str = "", done: int = 0
 ) -> Iterator[Response]:
-    """The responses of a backend, with a bar of those done, tokens per second, failures and time left.
+    """Yield the responses of a backend, with a bar of those done, tokens per second, failures and time left.
 
-    Args:
-        backend: what answers.
-        requests: what is asked of it.
-        title: before the bar.
-        done: responses of an earlier run, which are part of the whole but not of the speed.
+    ``done`` counts responses of an earlier run, which do not enter the speed.
     """
     tokens = failed = 0
     # One response may take minutes: the average over all (smoothing 0) says more than the last ones.
@@ -165,8 +131,7 @@ def generate_with_progress(
         for response in backend.generate(requests):
             tokens += response.tokens
             failed += response.finish == "failed"
-            seconds = bar.format_dict["elapsed"]
-            said = f"{tokens / seconds:.0f} tokens/s" if seconds > 0 else ""
-            bar.set_postfix_str(said + (f", {failed} failed" if failed else ""), refresh=False)
+            speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} tokens/s" + (f", {failed} failed" if failed else ""), refresh=False)
             bar.update()
             yield response

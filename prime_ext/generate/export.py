@@ -5,8 +5,8 @@
 
 CHECKPOINT is the folder ``actor`` or ``prm``, the ``global_step_N`` above it, or the run's folder with
 ``latest_checkpointed_iteration.txt``. verl's ``python -m verl.model_merger`` always rounds to bfloat16, and it leaves
-an adapter beside the base weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`)
-with reference and beta, and the bias of ``prm.bias``, which the weights do not hold.
+an adapter next to the base weights. A PRM also gets ``prime_ext_prm.json`` (:mod:`prime_ext.generate.prm_description`)
+with reference, beta, and the bias of ``prm.bias``, which the weights do not hold.
 """
 
 import argparse
@@ -28,24 +28,16 @@ from prime_ext.utils.files import atomic_path, read_json, write_text
 
 TRACKER = "latest_checkpointed_iteration.txt"
 LORA_META = "lora_train_meta.json"
-# What prime_ext/prm/bias.py saves beside the weights.
+# What prime_ext/prm/bias.py saves in the folder of the weights.
 BIAS_FILE = "bias.json"
 ROLES = ("actor", "prm")
 _PEFT_PREFIX = "base_model.model."
 
 
-# ---- where it is -----------------------------------------------------------------------------------------------------
-
-
 def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
-    """The folder of a checkpoint that a run's or a step's folder leads to; None if it is no checkpoint of verl.
+    """Return the folder of a role's checkpoint, from that of a run, of a step, or of the checkpoint itself.
 
-    Args:
-        folder: of the run, of a step, or of the checkpoint itself.
-        role: whose, below the folder of a step.
-
-    Raises:
-        BackendError: there are several, none, or one of Megatron.
+    None if it is not a checkpoint of verl. Raises ``BackendError``: there are several, none, or one of Megatron.
     """
     if (folder / "fsdp_config.json").is_file() or any(folder.glob("model_world_size_*_rank_*.pt")):
         return folder
@@ -67,39 +59,28 @@ def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """The files ``model_world_size_N_rank_R.pt`` with the weights of all ranks.
-
-    Raises:
-        BackendError: some are missing; the checkpoint was not written to its end, or not copied whole.
-    """
-    found = sorted(folder.glob("model_world_size_*_rank_*.pt"))
-    if not found:
+    """Return the files ``model_world_size_N_rank_R.pt`` of all ranks. Raises ``BackendError`` if files are missing."""
+    first = next(iter(sorted(folder.glob("model_world_size_*_rank_*.pt"))), None)
+    if first is None:
         raise BackendError(
             f"{folder} has no model_world_size_*_rank_*.pt: it must be the folder prm or actor of a checkpoint with "
             "'model' in checkpoint.save_contents"
         )
-    size = int(found[0].name.split("_")[3])
+    size = int(first.name.split("_")[3])
     files = [folder / f"model_world_size_{size}_rank_{rank}.pt" for rank in range(size)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise BackendError(
-            f"{folder} is no whole checkpoint: {len(missing)} of {size} shards are missing, {missing[0]} first; copy "
+            f"{folder} is not complete: {len(missing)} of {size} shards are missing, {missing[0]} first; copy "
             "the files of all ranks"
         )
     if not (folder / "huggingface" / "config.json").is_file():
-        raise BackendError(f"{folder} is no whole checkpoint: huggingface/config.json is missing")
+        raise BackendError(f"{folder} is not complete: huggingface/config.json is missing")
     return files
 
 
-# ---- its weights -----------------------------------------------------------------------------------------------------
-
-
 def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
-    """Whole weights from the files of all ranks, in their own dtype.
-
-    Raises:
-        BackendError: a file is broken, or the weights are not sharded the way FSDP does it.
-    """
+    """Return full weights from the files of all ranks, in their dtype. Raises ``BackendError``: not FSDP's shards."""
     parts: dict[str, list[torch.Tensor]] = defaultdict(list)
     placement: dict[str, tuple] = {}
     # It warns of meshes without process groups; only their placements are read here.
@@ -132,16 +113,9 @@ def _join(name: str, shards: list[torch.Tensor], placement: tuple) -> torch.Tens
 def build_model(
     weights: Mapping[str, torch.Tensor], config: Any, lora: Mapping[str, Any] | None = None, remote_code: bool = False
 ) -> Any:
-    """A causal language model with these weights, in their dtype, ready to be saved; what it does not save is empty.
+    """Build a causal language model with these weights, in their dtype, ready to be saved.
 
-    Args:
-        weights: by name; with an adapter those of peft's model.
-        config: of transformers.
-        lora: ``r`` and ``lora_alpha`` of the adapter, which is merged.
-        remote_code: whether code that comes with the model is run.
-
-    Raises:
-        BackendError: weights are missing, or there are others.
+    An adapter, named as by peft, is merged; ``lora`` has its ``r`` and ``lora_alpha``. Raises ``BackendError``.
     """
     from transformers import AutoModelForCausalLM
 
@@ -177,11 +151,8 @@ def build_model(
     return wrapped.merge_and_unload()
 
 
-# ---- the folder ------------------------------------------------------------------------------------------------------
-
-
 def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
-    """Write model, configuration, tokenizer and more text files; the folder appears when it is whole."""
+    """Write model, configuration, tokenizer and more text files; the folder appears when it is complete."""
     with atomic_path(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -192,16 +163,9 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
 def export(
     folder: Path, output: Path, dtype: torch.dtype | None = None, files: Mapping[str, str] | None = None
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder, over an older one; a PRM with its description.
+    """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with its description.
 
-    Args:
-        folder: ``prm`` or ``actor`` of a step.
-        output: written whole or not at all.
-        dtype: of the weights; None for that of the checkpoint.
-        files: more text files by name.
-
-    Raises:
-        BackendError: the checkpoint is not whole or does not fit its configuration.
+    Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit its configuration.
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batched text generation with torch and transformers only.
 
-One engine serves the rollout server of CPU mode and evaluation on the CPU. Requests join and leave a running batch at
-every step (continuous batching): a new request is prefilled alone and its key/value cache is joined to the running one,
-padded on the left; a finished row leaves the batch at once.
+Requests join and leave a running batch at every step (continuous batching): the key/value cache of a new request is
+joined to the running one, padded on the left; a finished row leaves the batch at once.
 
-Randomness belongs to the request. The token at absolute position p of a request (prompt included) is drawn by inverting
-the cumulative distribution at the p-th uniform of a Philox stream keyed by the request's seed, so the sampled tokens
-depend neither on the other requests in the batch nor on the order of arrival. A model in float64 makes this hold to the
-last bit in practice; in float32 the logits of a row move by about 1e-7 with the shape of the batch, so a uniform that
-falls that close to a boundary of the cumulative distribution can give another token.
+The token at position p of a request (prompt included) is drawn by inverting the cumulative distribution at the p-th
+uniform of a Philox stream keyed by the request's seed. So sampled tokens depend neither on the other requests in the
+batch nor on the order of arrival. A model in float64 makes this hold to the last bit in practice; in float32 the logits
+of a row move by about 1e-7 with the shape of the batch, so a uniform that close to a boundary can give another token.
 """
 
 import hashlib
@@ -28,27 +26,15 @@ from transformers.cache_utils import DynamicLayer
 GREEDY_TEMPERATURE = 1e-5  # vLLM's bound: below it sampling is greedy
 
 StopReason = Literal["stop", "length", "aborted"]
-LogProbsMode = Literal["processed_logprobs", "raw_logprobs"]
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One completion to generate.
+    """One completion to generate. Raises ``ValueError`` for a value out of its range.
 
-    Args:
-        prompt_ids: token ids of the prompt, at least one.
-        max_new_tokens: at least 1.
-        temperature: below 1e-5 the most probable token is taken.
-        top_p: nucleus in (0, 1].
-        top_k: number of candidates; -1 or 0 for all.
-        seed: key of the request's own stream of uniforms, 0 <= seed < 2**64.
-        min_new_tokens: stop tokens cannot be sampled before this many tokens.
-        stop_token_ids: stop tokens in addition to the end-of-sequence tokens of the engine.
-        ignore_eos: do not stop at the end-of-sequence tokens of the engine.
-        ends: told the new tokens after each one, whether the completion ends there; None for stop tokens only.
-
-    Raises:
-        ValueError: a value is out of its range.
+    A temperature below 1e-5 is greedy; ``top_k`` -1 or 0 means all tokens. The seed, below 2**64, is the key of the
+    request's uniforms. ``stop_token_ids``, and the end-of-sequence tokens unless ``ignore_eos``, are not sampled before
+    ``min_new_tokens``. ``ends`` is called with the new tokens after each one, and says whether the completion ends.
     """
 
     prompt_ids: Sequence[int]
@@ -63,7 +49,7 @@ class GenerationRequest:
     ends: Callable[[Sequence[int]], bool] | None = None
 
     def __post_init__(self) -> None:
-        for holds, wanted in (
+        for holds, message in (
             (len(self.prompt_ids) > 0, "prompt_ids is empty; a request needs at least one prompt token"),
             (self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens} must be at least 1"),
             (self.temperature >= 0, f"temperature={self.temperature} must be 0 (greedy) or positive"),
@@ -72,12 +58,12 @@ class GenerationRequest:
             (0 <= self.seed < 2**64, f"seed={self.seed} must be in [0, 2**64)"),
         ):
             if not holds:
-                raise ValueError(wanted)
+                raise ValueError(message)
 
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """A completion: its tokens (the stop token included), their log-probabilities, and why it ended."""
+    """A completion: its tokens (the stop token included), their log-probabilities as sampled, and why it ended."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -85,13 +71,13 @@ class GenerationOutput:
 
 
 def stable_seed(*parts: object) -> int:
-    """A 64-bit seed from the textual form of the parts; the same in every process and on every machine."""
+    """Hash the textual form of the parts to a 64-bit seed; the same in every process and on every machine."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
-    """Uniforms number ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream with key ``seed``."""
+    """Return the uniforms ``start`` to ``start + count`` (exclusive) in [0, 1) of the Philox stream of a seed."""
     bits = np.random.Philox(key=seed).random_raw(start + count)[start:]
     return (bits >> np.uint64(11)) * 2.0**-53
 
@@ -99,9 +85,9 @@ def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
 def processed_logits(
     logits_BV: torch.Tensor, temperature_B: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor
 ) -> torch.Tensor:
-    """Logits of the distribution that is sampled, (B, V): temperature, then top-k, then top-p, as vLLM orders them.
+    """Apply temperature, then top-k, then top-p, as vLLM orders them, to logits (B, V).
 
-    Rows whose temperature is below 1e-5 keep their logits as they are. Excluded tokens get minus infinity.
+    Rows with a temperature below 1e-5 keep their logits. Excluded tokens get minus infinity.
     """
     greedy_B = temperature_B < GREEDY_TEMPERATURE
     divisor_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B).to(logits_BV.dtype)
@@ -127,7 +113,7 @@ def processed_logits(
 
 
 def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """Token (B,) whose interval of the cumulative distribution, in the order of the token ids, contains the uniform."""
+    """Return the token (B,) whose interval of the cumulative distribution, in order of ids, contains the uniform."""
     cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
     total_B = cumulative_BV[:, -1]
     # Below the total even after rounding, so that a token of probability zero at the end is never chosen.
@@ -137,7 +123,7 @@ def sample_by_inversion(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tor
 
 @dataclass
 class _Row:
-    """A request, and what it has so far; its uniforms once it is decoded."""
+    """A request with its tokens so far, and its uniforms once it is decoded."""
 
     ticket: int
     request: GenerationRequest
@@ -150,7 +136,7 @@ class _Row:
         return GenerationOutput(self.token_ids, self.log_probs, stop_reason)
 
     def ended(self) -> StopReason | None:
-        """Why the completion ends with its last token; None if it goes on."""
+        """Return why the completion ends with its last token; None if it continues."""
         ends = self.request.ends
         if self.token_ids[-1] in self.stop_ids or (ends is not None and ends(self.token_ids)):
             return "stop"
@@ -166,7 +152,7 @@ class _Batch:
     cache: DynamicCache
 
     def keep(self, places: list[int]) -> None:
-        """Forget the other rows."""
+        """Drop the other rows."""
         self.rows = [self.rows[place] for place in places]
         index = torch.tensor(places, device=self.mask_BL.device)
         mask_BL = self.mask_BL[index]
@@ -190,14 +176,14 @@ class _Batch:
 
 
 def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
-    """As in vLLM: the tokenizer's own and those of the generation config (which defaults to the model config)."""
+    """Return, as vLLM, the tokenizer's and those of the generation config (which defaults to the model config)."""
     listed = generation_config.eos_token_id
     return {tokenizer.eos_token_id, *(listed if isinstance(listed, list | tuple) else [listed])} - {None}
 
 
 @torch.inference_mode()
 def keeps_plain_cache(model: PreTrainedModel) -> bool:
-    """Whether all layers keep keys and values of all tokens, which continuous batching relies on."""
+    """Whether all layers keep keys and values of all tokens, as continuous batching requires."""
     cache = DynamicCache()
     model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
@@ -206,19 +192,10 @@ def keeps_plain_cache(model: PreTrainedModel) -> bool:
 class BatchedGenerator:
     """Continuous batching for a Hugging Face causal language model.
 
-    Args:
-        model: the model, in evaluation mode.
-        eos_token_ids: tokens at which a completion ends.
-        pad_token_id: fills the prompts on the left; masked, so any valid id will do.
-        n_tokens: number of tokens of the tokenizer; logits from there on are masked, as verl's vLLM server does.
-        max_batch_size: rows decoded together at most.
-        max_prefill_tokens: padded prompt tokens prefilled together at most (a longer prompt is prefilled alone).
-        log_probs_mode: "processed_logprobs" gives log-probabilities of the distribution that was sampled, after
-            temperature, top-k and top-p (the default of verl); "raw_logprobs" those of the plain softmax.
+    Logits from the tokenizer's ``n_tokens`` on are masked, as verl's vLLM server does. At most ``max_batch_size`` rows
+    are decoded, and ``max_prefill_tokens`` padded prompt tokens prefilled together (a longer prompt alone).
 
-    Raises:
-        ValueError: n_tokens or an end-of-sequence token lies outside the model's vocabulary, or the model keeps other
-            state than keys and values.
+    Raises ``ValueError``: the model has too few tokens, or keeps other state than keys and values.
     """
 
     def __init__(
@@ -230,7 +207,6 @@ class BatchedGenerator:
         n_tokens: int,
         max_batch_size: int = 256,
         max_prefill_tokens: int = 16384,
-        log_probs_mode: LogProbsMode = "processed_logprobs",
     ) -> None:
         n_vocabulary = model.get_output_embeddings().weight.shape[0]
         if not 0 < n_tokens <= n_vocabulary:
@@ -241,10 +217,6 @@ class BatchedGenerator:
         outside = [token for token in (*eos_token_ids, pad_token_id) if not 0 <= token < n_vocabulary]
         if outside:
             raise ValueError(f"Special token {outside[0]} lies outside the vocabulary of {n_vocabulary} tokens.")
-        if log_probs_mode not in ("processed_logprobs", "raw_logprobs"):
-            raise ValueError(f"log_probs_mode is {log_probs_mode!r}; use processed_logprobs or raw_logprobs.")
-        if max_batch_size < 1:
-            raise ValueError(f"max_batch_size is {max_batch_size}; it must be at least 1.")
         if not keeps_plain_cache(model):
             raise ValueError(
                 f"{type(model).__name__} does not keep plain keys and values in its cache; "
@@ -256,7 +228,6 @@ class BatchedGenerator:
         self._n_tokens = n_tokens
         self._max_batch_size = max_batch_size
         self._max_prefill_tokens = max_prefill_tokens
-        self._log_probs_mode = log_probs_mode
         self._forward_options = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
         )
@@ -270,7 +241,7 @@ class BatchedGenerator:
         return bool(self._waiting) or self._batch is not None
 
     def submit(self, request: GenerationRequest) -> int:
-        """Queue a request; returns the ticket under which :meth:`step` will report it. Safe while a step runs."""
+        """Queue a request and return the ticket under which :meth:`step` will report it. Safe while a step runs."""
         self._n_submitted += 1
         stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else self._eos_token_ids)
         row = _Row(self._n_submitted, request, stop_ids)
@@ -282,7 +253,7 @@ class BatchedGenerator:
         """Admit waiting requests, decode one token for every row, and return what finished, by ticket."""
         finished: dict[int, GenerationOutput] = {}
         while self._waiting and self._n_active < self._max_batch_size:
-            admitted = self._prefilled(self._take_waiting(), finished)
+            admitted = self._prefill(self._take_waiting(), finished)
             if self._batch is None or admitted is None:
                 self._batch = self._batch or admitted
             else:
@@ -324,8 +295,8 @@ class BatchedGenerator:
             taken.append(self._waiting.popleft())
         return taken
 
-    def _prefilled(self, rows: list[_Row], finished: dict[int, GenerationOutput]) -> _Batch | None:
-        """The rows with their first token; those that end with it are finished."""
+    def _prefill(self, rows: list[_Row], finished: dict[int, GenerationOutput]) -> _Batch | None:
+        """Decode the first token of rows; those that end with it are finished."""
         length = max(len(row.request.prompt_ids) for row in rows)
         token_BL = torch.full((len(rows), length), self._pad_token_id)
         mask_BL = torch.zeros(len(rows), length, dtype=torch.long)
@@ -339,7 +310,7 @@ class BatchedGenerator:
         return self._append_tokens(batch, self._forward(token_BL, position_BL, batch), finished)
 
     def _forward(self, token_BL: torch.Tensor, position_BL: torch.Tensor, batch: _Batch) -> torch.Tensor:
-        """Logits (B, V) of the tokens that follow."""
+        """Return the logits (B, V) of the tokens that follow."""
         output = self.model(
             input_ids=token_BL.to(self.model.device),
             attention_mask=batch.mask_BL,
@@ -356,13 +327,12 @@ class BatchedGenerator:
     def _append_tokens(
         self, batch: _Batch, logits_BV: torch.Tensor, finished: dict[int, GenerationOutput]
     ) -> _Batch | None:
-        """Sample one token per row and report the rows that end; the batch of the others, None if there are none."""
+        """Sample one token per row, report the rows that end, and return the batch of the others, None for none."""
         rows, requests = batch.rows, [row.request for row in batch.rows]
 
         def column(values: list[float], dtype: torch.dtype = torch.float64) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=logits_BV.device)
 
-        raw_BV = logits_BV
         early = [place for place, row in enumerate(rows) if len(row.token_ids) < row.request.min_new_tokens]
         if early:
             logits_BV = logits_BV.clone()
@@ -375,8 +345,7 @@ class BatchedGenerator:
         logits_BV = processed_logits(logits_BV, temperature_B, top_k_B, top_p_B)
         token_B = sample_by_inversion(logits_BV, uniform_B)
         token_B = torch.where(temperature_B < GREEDY_TEMPERATURE, logits_BV.argmax(-1), token_B)
-        reported_BV = logits_BV if self._log_probs_mode == "processed_logprobs" else raw_BV
-        log_prob_B = reported_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
+        log_prob_B = logits_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
 
         kept = []
         for place, (row, token, log_prob) in enumerate(zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)):

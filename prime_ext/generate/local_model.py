@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on this machine, for transformers and vLLM alike: where it is, its tokenizer, its context, what it is shown.
-
-It may be a Hugging Face folder, a hub id, or a checkpoint of verl.
-"""
+"""A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a checkpoint of verl."""
 
 import hashlib
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +19,6 @@ from prime_ext.utils.files import read_json
 
 EXPORTED = "exported_hf"
 MARK = "prime_ext_export.json"
-# Where exported models go when the checkpoint's folder cannot be written to.
-CACHE_VARIABLE = "PRIME_EXT_CACHE"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
 _SAMPLED_BYTES = 2**20
@@ -33,32 +26,15 @@ _SAMPLED_BYTES = 2**20
 _REMEMBERED = 1024
 
 
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model's weights are.
-
-    Attributes:
-        name: as it was asked for.
-        path: Hugging Face folder or hub id.
-        revision: on the hub; None for the newest.
-    """
-
-    name: str
-    path: str
-    revision: str | None = None
-
-    def description(self) -> dict[str, Any]:
-        """For results: name, revision, and what tells the same name with other weights apart."""
-        known: dict[str, Any] = {"model": self.name, "revision": self.revision}
-        if Path(self.path).is_dir():
-            known["weights"] = weights_digest(Path(self.path))
-        return known
+def weight_files(folder: Path) -> list[Path]:
+    """Return the weight files of a Hugging Face folder that are not empty."""
+    return sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern) if file.stat().st_size)
 
 
 def weights_digest(folder: Path) -> str:
-    """A hash of the sizes, first and last bytes of the weight files: cheap, and the same for a copy."""
+    """Hash the sizes, first and last bytes of the weight files: cheap, and the same for a copy."""
     digest = hashlib.sha256()
-    for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
+    for file in weight_files(folder):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as stream:
@@ -68,81 +44,48 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def find_model(model: str, revision: str | None = None) -> ModelSource:
-    """Make of what a user names something that transformers and vLLM can load.
+def find_model(model: str) -> str:
+    """Return the Hugging Face folder or hub id of what a user names. Raises ``BackendError``.
 
-    Args:
-        model: a Hugging Face folder or hub id; a checkpoint of verl (the folder with ``fsdp_config.json``, the
-            ``global_step_N`` above it, or the run's folder with ``latest_checkpointed_iteration.txt``), which is
-            exported.
-        revision: on the hub.
-
-    Raises:
-        BackendError: one line with what was found and what would be right.
+    A checkpoint of verl, named as in :mod:`prime_ext.generate.export`, is exported.
     """
     folder = Path(model).expanduser()
     if not folder.exists():
         if _HUB_ID.fullmatch(model):
-            return ModelSource(model, model, revision)
+            return model
         raise BackendError(
             f"--model {model} does not exist; give a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct"
         )
-    if revision is not None:
-        raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
-    if folder.is_file():
-        raise BackendError(f"--model {model} is a file; give the folder it is in")
     checkpoint = find_checkpoint(folder)
-    if checkpoint is None:
-        ready = folder
-        if not (folder / "config.json").is_file():
-            names = sorted(entry.name for entry in folder.iterdir())
-            raise BackendError(
-                f"{folder} is neither a Hugging Face model (config.json) nor a checkpoint of verl (fsdp_config.json); "
-                f"it holds {', '.join(names[:5]) or 'nothing'}"
-            )
-        if not _has_weights(folder):
-            raise BackendError(f"{folder} has a config.json but no weights ({_WEIGHTS[0]})")
-    else:
+    if checkpoint is not None:
         ready = checkpoint / "huggingface"
         # With LoRA, verl's hf_model holds names of the wrapped model, which nothing else can load.
-        if not _has_weights(ready) or (checkpoint / LORA_META).is_file():
+        if not weight_files(ready) or (checkpoint / LORA_META).is_file():
             ready = _exported(checkpoint)
-    return ModelSource(model, str(ready))
+        return str(ready)
+    if not (folder / "config.json").is_file() or not weight_files(folder):
+        raise BackendError(
+            f"{folder} is neither a Hugging Face model (config.json, {_WEIGHTS[0]}) nor a checkpoint of verl "
+            "(fsdp_config.json)"
+        )
+    return str(folder)
 
 
 def _exported(folder: Path) -> Path:
-    """The exported model of a checkpoint: in its folder, or below ``$PRIME_EXT_CACHE`` if that cannot be written to.
-
-    It is made once, and again when the files of the checkpoint have changed.
-
-    Raises:
-        BackendError: the checkpoint is not whole.
-    """
+    """Export a checkpoint into its folder, once, and again when its files have changed."""
     shards = shard_files(folder)
     files = [*shards, folder / LORA_META, *(folder / "huggingface").iterdir()]
     state = sorted([str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file())
     target = folder / EXPORTED
-    if not target.is_dir() and not os.access(folder, os.W_OK):
-        cache = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "prime_ext")
-        target = cache / "exported" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    if (target / MARK).is_file() and read_json(target / MARK) == state:
-        return target
-    print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
-    export(folder, target, files={MARK: json.dumps(state)})
+    if not (target / MARK).is_file() or read_json(target / MARK) != state:
+        print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
+        export(folder, target, files={MARK: json.dumps(state)})
     return target
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(file.stat().st_size for pattern in _WEIGHTS for file in folder.glob(pattern))
 
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """A block that loads something of a model; what goes wrong in it is one line.
-
-    Raises:
-        BackendError: instead of what transformers, vLLM or the hub raise.
-    """
+    """Turn what transformers, vLLM or the hub raise in this block into a ``BackendError`` of one line."""
     try:
         yield
     except BackendError:
@@ -152,19 +95,9 @@ def loading(name: str) -> Iterator[None]:
 
 
 class LocalBackend(Backend):
-    """A model that is here; the backends that run it load its weights.
+    """A model on this machine, less its weights. Raises ``BackendError``: no such model, or options it does not allow.
 
-    Attributes:
-        source: where it is.
-        hub: what transformers' loaders want to know of it.
-        config: of transformers.
-        tokenizer: of transformers.
-        context: tokens of prompt and response together.
-        chat_template: instead of the tokenizer's; None for that one.
-        dtype: of weights and computation.
-
-    Raises:
-        BackendError: no such model, or options that it does not allow.
+    ``hub`` has keywords of transformers' loaders; ``context`` counts tokens of prompt and response together.
     """
 
     kind: str
@@ -182,51 +115,46 @@ class LocalBackend(Backend):
     ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
-        self.source = find_model(model, revision)
-        self.hub = {"revision": self.source.revision, "trust_remote_code": trust_remote_code}
+        if revision is not None and Path(model).expanduser().exists():
+            raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
+        self.name, self.path = model, find_model(model)
+        self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
         with loading(f"--chat-template {chat_template}"):
             self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-        with loading(self.source.path):
-            self.config = AutoConfig.from_pretrained(self.source.path, **self.hub)
-            self.tokenizer = AutoTokenizer.from_pretrained(self.source.path, **self.hub)
+        with loading(self.path):
+            self.config = AutoConfig.from_pretrained(self.path, **self.hub)
+            self.tokenizer = AutoTokenizer.from_pretrained(self.path, **self.hub)
         self.context = _context(self.config, model, max_model_len)
         self.dtype = ("float32" if on_cpu else "bfloat16") if dtype == "auto" else dtype
         self._ids: LRUCache[Any, list[int]] = LRUCache(_REMEMBERED)
 
     def description(self) -> dict[str, Any]:
-        known = {"backend": self.kind, **self.source.description()}
         # The commit of a model on the hub, which a branch alone does not tell.
-        if commit := getattr(self.config, "_commit_hash", None):
-            known["revision"] = commit
+        revision = getattr(self.config, "_commit_hash", None) or self.hub["revision"]
+        known = {"backend": self.kind, "model": self.name, "revision": revision}
+        if Path(self.path).is_dir():
+            known["weights"] = weights_digest(Path(self.path))
         known |= {"dtype": self.dtype, "context": self.context}
         if self.chat_template is not None:
             known["chat_template_sha256"] = hashlib.sha256(self.chat_template.encode()).hexdigest()[:16]
         return known
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
-        """The prompt without what the tokenizer puts before a text.
-
-        Raises:
-            BackendError: a chat for a model without a template, or one that the template refuses.
-        """
+        """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no fitting template."""
         if isinstance(prompt, str):
             return prompt
-        name = self.source.name
         if self.chat_template is None and not self.tokenizer.chat_template:
-            raise BackendError(f"{name} has no chat template; give one with --chat-template FILE, or use a raw prompt")
+            hint = "give one with --chat-template FILE, or use a raw prompt"
+            raise BackendError(f"{self.name} has no chat template; {hint}")
         chat = [dict(message) for message in prompt]
         options = {"chat_template": self.chat_template, "tokenize": False, "add_generation_prompt": True}
         try:
             return str(self.tokenizer.apply_chat_template(chat, **options))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise BackendError(one_line(f"the chat template of {name} refuses the chat: {error}")) from None
+            raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
 
     def ids(self, request: Request) -> list[int]:
-        """The prompt as token ids. Of raw texts the tokenizer's own first token is added; templates bring theirs.
-
-        Raises:
-            BackendError: as :meth:`text`.
-        """
+        """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as :meth:`text`."""
         prompt = request.prompt
         key = prompt if isinstance(prompt, str) else tuple(tuple(sorted(message.items())) for message in prompt)
         if key not in self._ids:
@@ -244,19 +172,19 @@ class LocalBackend(Backend):
             n_prompt = len(self.ids(request))
         except BackendError as error:
             return str(error)
+        n_new = request.sampling.max_new_tokens
         if n_prompt == 0:
             return "the prompt has no tokens"
-        n_new = request.sampling.max_new_tokens
         if n_prompt + n_new <= self.context:
             return None
         return (
             f"{n_prompt} tokens of prompt and {n_new} new ones do not fit into the context of {self.context} tokens of "
-            f"{self.source.name}; ask for at most {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
+            f"{self.name}; ask for at most {max(0, self.context - n_prompt)} new ones, or shorten the prompt"
         )
 
 
 def _context(config: Any, name: str, max_model_len: int | None) -> int:
-    """Tokens of prompt and response together that a model can hold, or :class:`BackendError`."""
+    """Return the tokens of prompt and response together that a model can hold. Raises ``BackendError``."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int):
         if max_model_len is None:

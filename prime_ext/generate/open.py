@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags that every command offers for a backend, and the backend that they ask for."""
+"""The flags that every command offers for a backend, and the backend they select."""
 
 import argparse
 import importlib.util
@@ -12,7 +12,7 @@ KINDS = ("vllm", "transformers", "server")
 _LOCAL, _SERVER = ("vllm", "transformers"), ("server",)
 _INTEGER, _NUMBER, _FILE = {"type": int}, {"type": float}, {"type": Path}
 _DTYPES = {"choices": ("auto", "float32", "bfloat16", "float16", "float64")}
-# By name of the backends' argument: those that read it, its help, and argparse's own words.
+# By name of the argument: the backends that read it, its help, and argparse's options.
 _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "base_url": (_SERVER, "URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1", {}),
     "api_key_env": (_SERVER, "environment variable that holds the server's key", {}),
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all backends, in a group of their own."""
+    """Add the flags of all backends, in one group."""
     group = parser.add_argument_group("the model and what runs it")
     group.add_argument(
         "--backend",
@@ -52,22 +52,18 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backend_from_arguments(arguments: argparse.Namespace) -> Backend:
-    """:func:`open_backend` as the flags of :func:`add_backend_arguments` ask for."""
+    """Open the backend that the flags of :func:`add_backend_arguments` select."""
     options = {name: getattr(arguments, name) for name in _OPTIONS}
-    return open_backend(arguments.backend or _usual_kind(), arguments.model, **options)
+    kind = arguments.backend
+    if kind is None:
+        import torch
+
+        kind = "vllm" if importlib.util.find_spec("vllm") and torch.cuda.is_available() else "transformers"
+    return open_backend(kind, arguments.model, **options)
 
 
 def open_backend(kind: str, model: str, **options: Any) -> Backend:
-    """Open a backend.
-
-    Args:
-        kind: one of :data:`KINDS`.
-        model: a Hugging Face folder or hub id, or a checkpoint of verl; of a server the name it serves.
-        options: the flags, with underscores; None leaves a choice to the backend.
-
-    Raises:
-        BackendError: options that do not fit together, or no such model; one line that says what would be right.
-    """
+    """Open a backend; options are the flags, with underscores. Raises ``BackendError``: they do not fit together."""
     if kind not in KINDS:
         raise BackendError(f"--backend {kind} must be one of {', '.join(KINDS)}")
     given = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -82,7 +78,7 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
         raise BackendError("--backend server needs its address: --base-url http://127.0.0.1:8000/v1")
     if kind != "server" and not model:
         raise BackendError(f"--backend {kind} needs --model: a folder, a hub id or a checkpoint")
-    # torch, transformers and vLLM take seconds to import, so only what is used is.
+    # torch, transformers and vLLM take seconds to import.
     if kind == "transformers":
         from prime_ext.generate.transformers_backend import TransformersBackend
 
@@ -98,12 +94,3 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _usual_kind() -> str:
-    """vLLM where it is installed and there is a GPU for it, else transformers."""
-    if importlib.util.find_spec("vllm") is None:
-        return "transformers"
-    import torch
-
-    return "vllm" if torch.cuda.is_available() else "transformers"

@@ -19,23 +19,15 @@ from prime_ext.generate.backend import Backend, BackendError, Request, Response,
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
 _LISTING_SECONDS = 60.0
 _CONNECTING_SECONDS = 30.0
-# Requests in a row that found no server before the rest is given up.
+# Requests in a row that found no server before the others fail at once.
 _UNREACHABLE = 8
 
 
 class ServerBackend(Backend):
-    """A model behind ``/v1/chat/completions`` and ``/v1/completions``.
+    """A model at ``/v1/chat/completions`` and ``/v1/completions``, the only one of the server if it has no name.
 
-    Args:
-        base_url: ``http://host:port/v1``; ``/v1`` may be left out.
-        model: the name it is served under; empty for the only one of the server.
-        api_key_env: environment variable with the key that is sent as a bearer token; empty for none.
-        concurrency: requests at a time.
-        attempts: how often a request is made before it has failed.
-        timeout: seconds without an answer after which an attempt has failed.
-
-    Raises:
-        BackendError: the URL is none, or the variable of the key is not set.
+    ``/v1`` may be missing in ``base_url``; ``timeout`` is in seconds, for one attempt. Raises ``BackendError``: not a
+    URL, or the variable of the key is not set.
     """
 
     def __init__(
@@ -56,24 +48,9 @@ class ServerBackend(Backend):
         # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
         self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
-    @property
-    def model(self) -> str:
-        """The name of the model, asked for once."""
-        return str(self._served["id"])
-
-    @property
-    def context(self) -> int | None:
-        """Tokens of its context, if the server tells."""
-        found = self._served.get("max_model_len")
-        return found if isinstance(found, int) else None
-
     @cached_property
     def _served(self) -> dict[str, Any]:
-        """The entry of the model in the server's list; its name alone if the server has no list.
-
-        Raises:
-            BackendError: no server, no access, or it does not serve the model.
-        """
+        """The model's entry in the server's list, or its name if there is no list. Raises ``BackendError``."""
         url = f"{self.url}/models"
         try:
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:
@@ -81,7 +58,7 @@ class ServerBackend(Backend):
         except openai.APIStatusError as error:
             if error.status_code in (404, 405) and self._wanted:
                 return {"id": self._wanted}
-            raise BackendError(self.said(f"{url} answers with {status_text(error)}")) from None
+            raise BackendError(self._hide_key(f"{url} answers with {status_text(error)}")) from None
         except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
         except openai.APIConnectionError as error:
@@ -97,7 +74,7 @@ class ServerBackend(Backend):
 
     def description(self) -> dict[str, Any]:
         told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
-        return {"backend": "server", "model": self.model, **told}
+        return {"backend": "server", "model": str(self._served["id"]), **told}
 
     def check(self, requests: Sequence[Request]) -> None:
         # Also without requests: whether there is such a server.
@@ -106,13 +83,14 @@ class ServerBackend(Backend):
 
     def problem(self, request: Request) -> str | None:
         # The lengths of prompts are known to the server only.
-        beams, n_new, context = request.sampling.num_beams, request.sampling.max_new_tokens, self.context
+        beams, n_new = request.sampling.num_beams, request.sampling.max_new_tokens
         if beams > 1:
             return f"servers have no beams (num_beams {beams}); use --backend transformers"
-        if context is not None and n_new >= context:
+        context = self._served.get("max_model_len")
+        if isinstance(context, int) and n_new >= context:
             return (
-                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self.model}; ask for "
-                "fewer, or start the server with a larger context"
+                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self._served['id']}; ask "
+                "for fewer, or start the server with a larger context"
             )
         return None
 
@@ -125,23 +103,19 @@ class ServerBackend(Backend):
         )
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        work = partial(self._answer_all, requests, self.model)
+        work = partial(self._answer_all, requests, str(self._served["id"]))
         with start_blocking_portal() as portal:
             yield from stream(portal, work)
 
-    def client(self, attempts: int, timeout: float | openai.Timeout) -> openai.AsyncOpenAI:
-        """OpenAI's client of this server, which makes each request so often, for so many seconds each."""
-        return openai.AsyncOpenAI(**self._address, max_retries=attempts - 1, timeout=timeout)
-
-    def said(self, text: str) -> str:
-        """One line without the key, which servers repeat in their answer."""
+    def _hide_key(self, text: str) -> str:
+        """Return one line without the key, which servers repeat in their answer."""
         return one_line(text.replace(self._key, "***") if self._key else text)
 
     async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
         waiting = iter(requests)
         unreachable = 0
         timeout = openai.Timeout(self.timeout, connect=min(self.timeout, _CONNECTING_SECONDS))
-        client = self.client(self.attempts, timeout)
+        client = openai.AsyncOpenAI(**self._address, max_retries=self.attempts - 1, timeout=timeout)
 
         async def worker() -> None:
             nonlocal unreachable
@@ -160,7 +134,7 @@ class ServerBackend(Backend):
                     response, unreachable = failed(request, status_text(error)), 0
                 except ValueError as error:
                     response, unreachable = failed(request, f"malformed answer: {error}"), 0
-                put(replace(response, detail=self.said(response.detail)))
+                put(replace(response, detail=self._hide_key(response.detail)))
 
         async with client, anyio.create_task_group() as group:
             for _ in range(min(self.concurrency, len(requests))):
@@ -177,21 +151,16 @@ class ServerBackend(Backend):
 
 
 def status_text(error: openai.APIStatusError) -> str:
-    """What a server answered in place of a completion."""
     return f"HTTP {error.status_code}: {error.response.text}"
 
 
 def http_url(address: str) -> str:
-    """``host:port`` as a URL; a URL stays as it is."""
+    """Return ``host:port`` as a URL; a URL stays as it is."""
     return address if "://" in address else f"http://{address}"
 
 
 def api_url(base_url: str) -> str:
-    """The URL below which the endpoints are: with ``/v1`` if no path is named, else as it is given.
-
-    Raises:
-        BackendError: no http or https URL.
-    """
+    """Return the URL of the endpoints, with ``/v1`` if it has no path. Raises ``BackendError``: not an http(s) URL."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BackendError(f"--base-url {base_url} is no URL; it looks like http://127.0.0.1:8000/v1")
@@ -201,12 +170,9 @@ def api_url(base_url: str) -> str:
 
 
 def payload(request: Request, model: str) -> dict[str, Any]:
-    """The request as arguments of the client.
-
-    ``top_k`` and ``min_tokens`` are no part of OpenAI's own interface and are only sent where they mean something.
-    Seeds are signed 64-bit numbers there, so the highest bit is left out.
-    """
+    """Return the request as arguments of the client. Seeds are signed there, so the highest bit is dropped."""
     sampling = request.sampling
+    # Not part of OpenAI's interface, so they are only sent where they mean something.
     extensions = {"top_k": sampling.top_k, "min_tokens": sampling.min_new_tokens}
     return {
         "model": model,
@@ -223,11 +189,7 @@ def payload(request: Request, model: str) -> dict[str, Any]:
 
 
 def read_completion(completion: Any, request: Request) -> Response:
-    """An answer as a response. Lengths that a server does not tell (``usage``) are 0, and ``detail`` says so.
-
-    Raises:
-        ValueError: no choice, no text, or no reason why it ended.
-    """
+    """Read an answer; lengths that a server does not report are 0. Raises ``ValueError``: it is malformed."""
     try:
         choice = completion.choices[0]
         text = choice.text if isinstance(request.prompt, str) else choice.message.content

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's tool agent loop for tools that cannot be trusted: ``rollout.agent.default_agent_loop=bounded_tool_agent``.
 
-verl waits for a tool as long as it takes, and gives the policy whatever it says. Here a call has a time limit, even one
-that blocks its thread; what it says can be written as tokens and opens or closes no turn; and a trajectory tells what
-became of its calls in ``extra_fields["tool_calls"]``. For another time limit, ``rollout.agent.agent_loop_config_path``:
+verl waits for a tool as long as it takes, and gives the policy whatever it returns. Here a call has a time limit, even
+if it blocks its thread; its answer opens or closes no turn; and a trajectory counts what became of its calls in
+``extra_fields["tool_calls"]``. For another time limit, ``rollout.agent.agent_loop_config_path``:
 
     - name: bounded_tool_agent
       _target_: prime_ext.generate.tool_agent_loop.BoundedToolAgentLoop
@@ -28,12 +28,11 @@ from verl.tools.schemas import ToolResponse
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
-# Calls, and those of them that named no tool, whose arguments are no JSON, whose tool raised an error, or did not
-# answer in time; answers that were cut, and that were cleaned; what begins like a call and is none, which is not among
-# the calls.
+# Calls, and those that named no tool, whose arguments are not JSON, whose tool raised an error or did not answer in
+# time; answers that were cut, and cleaned; beginnings of a call that are none, and do not count as calls.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "unreadable")
 FAILED = ("unknown", "no_json", "raised", "timeout")
-# Threads of one tool that may hang for ever; with more of them it is not asked any more.
+# Threads of one tool that may hang forever; after that it is not called any more.
 MOST_HANGING = 8
 
 _Result = TypeVar("_Result")
@@ -41,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ToolThread:
-    """An event loop on a thread of its own, so that a tool that blocks it blocks nothing else."""
+    """An event loop on its own thread, so that a tool that blocks it blocks nothing else."""
 
     def __init__(self) -> None:
         self.hanging = 0
@@ -52,12 +51,7 @@ class ToolThread:
         threading.Thread(target=self._loop.run_forever, name="tool", daemon=True).start()
 
     async def run(self, call: Coroutine[Any, Any, _Result], seconds: float) -> _Result:
-        """What the call returns.
-
-        Raises:
-            asyncio.TimeoutError: it takes longer, or too many calls before it hang for ever. (From 3.11 on this is
-                TimeoutError.)
-        """
+        """Return what the call returns. Raises ``asyncio.TimeoutError`` after the time, or if too many calls hang."""
         if self.hanging >= MOST_HANGING:
             call.close()
             raise asyncio.TimeoutError
@@ -66,13 +60,13 @@ class ToolThread:
         try:
             return await asyncio.wait_for(answer, seconds)
         except asyncio.TimeoutError:
-            if loop is self._loop and not await _turns(loop):
+            if loop is self._loop and not await _is_alive(loop):
                 self.hanging += 1
                 self._start()
             raise
 
 
-async def _turns(loop: asyncio.AbstractEventLoop) -> bool:
+async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether the loop does something within a second."""
     turned = asyncio.Event()
     here = asyncio.get_running_loop()
@@ -85,23 +79,21 @@ async def _turns(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def forged_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
-    """Finds what the tokenizer would read as one of its special or added tokens; None if it has none."""
+    """Build the pattern of what the tokenizer would read as a special or added token; None if it has none."""
     tokens = {token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())}
-    found = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
-    return re.compile("|".join(found)) if found else None
+    words = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
+    return re.compile("|".join(words)) if words else None
 
 
 def clean(text: str, tokens: re.Pattern[str] | None) -> str:
-    """An answer as the policy may read it.
+    """Replace lone surrogates and control characters but line ends and tabs by U+FFFD, and break up tokens.
 
-    What is no text (lone surrogates, control characters but line ends and tabs) becomes U+FFFD. In whatever looks like
-    a token, such as ``<|im_end|>`` or ``</tool_response>``, a space comes behind the first character, so that the
-    tokenizer reads characters and not the token.
+    In whatever looks like a token, such as ``<|im_end|>``, a space follows the first character.
     """
     text = _NO_TEXT.sub("\ufffd", text)
-    # Once more, as long as there is something: pieces left and right of a token may make another one.
+    # Repeated, because pieces left and right of a token may make another one.
     while tokens is not None and tokens.search(text):
-        text = tokens.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        text = tokens.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
     return text
 
 
@@ -114,12 +106,7 @@ _threads: dict[int, tuple[Any, ToolThread]] = {}
 
 @register(LOOP_NAME)
 class BoundedToolAgentLoop(ToolAgentLoop):
-    """verl's ``tool_agent``, which survives its tools.
-
-    Args:
-        tool_timeout_seconds: for one call, from making the tool's instance to its answer.
-        args, kwargs: verl's.
-    """
+    """verl's ``tool_agent``, with a time limit for one call, from making the tool's instance to its answer."""
 
     def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -129,7 +116,7 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         parsed = agent_data.tool_calls = []
         state = await super()._handle_generating_state(agent_data, *args, **kwargs)
         begins = getattr(self.tool_parser, "tool_call_start_token", None)
-        # Another list: the turn was looked through for calls, and not cut off before.
+        # Another list: verl searched the turn for calls, and did not cut it off before.
         if begins and agent_data.tool_calls is not parsed:
             begun = self.tokenizer.decode(agent_data.response_ids).count(begins)
             if begun > len(agent_data.tool_calls):
@@ -143,10 +130,15 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         counts["calls"] += 1
         tool = agent_data._active_tools.get(name)
         call = super()._call_tool(tool_call, tools_kwargs, agent_data)
-        if tool is None or not _is_json(tool_call.arguments):
-            # verl answers these without a tool.
-            counts["unknown" if tool is None else "no_json"] += 1
-            return self._cleaned(await call, counts)
+        # verl answers these without a tool.
+        if tool is None:
+            counts["unknown"] += 1
+            return self._clean(await call, counts)
+        try:
+            json.loads(tool_call.arguments)
+        except (ValueError, TypeError):
+            counts["no_json"] += 1
+            return self._clean(await call, counts)
         if id(tool) not in _threads:
             _threads[id(tool)] = (tool, ToolThread())
         try:
@@ -158,9 +150,9 @@ class BoundedToolAgentLoop(ToolAgentLoop):
         text = answer[0].text or ""
         counts["raised"] += text.startswith(f"Error executing tool '{name}'")
         counts["truncated"] += len(text) > self.max_tool_response_length
-        return self._cleaned(answer, counts)
+        return self._clean(answer, counts)
 
-    def _cleaned(
+    def _clean(
         self, answer: tuple[ToolResponse, float, dict], counts: dict[str, int]
     ) -> tuple[ToolResponse, float, dict]:
         response, reward, info = answer
@@ -173,11 +165,3 @@ class BoundedToolAgentLoop(ToolAgentLoop):
 
 def _counts(agent_data: AgentData) -> dict[str, int]:
     return agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, TypeError):
-        return False
-    return True

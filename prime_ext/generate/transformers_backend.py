@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers as a backend, on the CPU or a GPU.
 
-Without beams, requests run in the continuous batch of :mod:`prime_ext.generate.generation`: each has random numbers
-of its own, so a response does not depend on the other requests in the batch (up to the rounding of sums, see there;
-float64 is exact in practice). Beams are transformers' own; sampled ones are made one request at a time, since
-transformers has one stream of random numbers for a batch.
+Without beams, requests run in the batch of :mod:`prime_ext.generate.generation`. Beams are transformers' own; sampled
+ones are made one request at a time, since transformers has one stream of random numbers for a batch.
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -23,54 +21,8 @@ from prime_ext.generate.local_model import LocalBackend, loading
 _SMALL = 10_000_000
 
 
-@dataclass(frozen=True)
-class ResponseText:
-    """Tokens of a response as text, up to the first of the texts at which it ends.
-
-    Attributes:
-        tokenizer: of the model.
-        end_tokens: tokens that end a response and are no part of its text.
-        stop: texts that end it and are no part of it.
-        min_new_tokens: a stop text counts only if it ends after so many tokens.
-    """
-
-    tokenizer: Any
-    end_tokens: Collection[int]
-    stop: Sequence[str]
-    min_new_tokens: int = 0
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, without special ones and, as in vLLM, without a character that the end cut in half."""
-        if ids and ids[-1] in self.end_tokens:
-            ids = ids[:-1]
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text).rstrip("\ufffd")
-
-    def ended(self, ids: Sequence[int]) -> bool:
-        """Whether the response ends with its last token because of a stop text."""
-        # A token adds at least one byte, so these hold every stop text that ends with the last token.
-        tail = ids[-max(len(text.encode()) for text in self.stop) - 8 :]
-        early = self.min_new_tokens - 1 - (len(ids) - len(tail))
-        return len(ids) >= self.min_new_tokens and self._cut(tail, early)[1]
-
-    def cut(self, ids: Sequence[int]) -> tuple[str, bool]:
-        """The text before the first stop text, and whether there is one."""
-        return self._cut(ids, self.min_new_tokens - 1)
-
-    def _cut(self, ids: Sequence[int], early: int) -> tuple[str, bool]:
-        """Stop texts that end within the first ``early`` tokens do not count."""
-        text, n_early = self.decode(ids), len(self.decode(ids[: max(0, early)]))
-        found = [text.find(stop, max(0, n_early - len(stop) + 1)) for stop in self.stop]
-        places = [place for place in found if place >= 0]
-        return (text[: min(places)], True) if places else (text, False)
-
-
 class TransformersBackend(LocalBackend):
-    """A model of transformers.
-
-    Raises:
-        BackendError: no such model or device.
-    """
+    """A model of transformers. Raises ``BackendError``: no such model or device."""
 
     kind = "transformers"
 
@@ -80,9 +32,9 @@ class TransformersBackend(LocalBackend):
         if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
             raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
         super().__init__(model, on_cpu=place.type == "cpu", **options)
-        source, dtype = self.source, getattr(torch, self.dtype)
-        with loading(source.path):
-            loaded = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **self.hub)
+        with loading(self.path):
+            dtype = getattr(torch, self.dtype)
+            loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
             self.model = loaded.eval().requires_grad_(False).to(place)
         if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
             # Threads wait for each other longer than they compute, five times as long where the cores have other work.
@@ -91,27 +43,23 @@ class TransformersBackend(LocalBackend):
         pad = self.tokenizer.pad_token_id
         self.eos = end_tokens(self.tokenizer, self.model.generation_config)
         self.pad = pad if pad is not None else min(self.eos, default=0)
-        # Nothing but the request decides how a response is made: no sampling defaults that come with the model.
+        # Only the request decides how a response is made, no sampling defaults of the model.
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.pad)
         self.generator: BatchedGenerator | None = None
         if keeps_plain_cache(self.model):
             n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
-            with loading(source.path):
-                self.generator = BatchedGenerator(
-                    self.model,
-                    eos_token_ids=self.eos,
-                    pad_token_id=self.pad,
-                    n_tokens=n_tokens,
-                    max_batch_size=batch_size,
-                )
+            tokens: dict[str, Any] = {"eos_token_ids": self.eos, "pad_token_id": self.pad, "n_tokens": n_tokens}
+            with loading(self.path):
+                self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=batch_size)
 
     def description(self) -> dict[str, Any]:
         return super().description() | {"device": self.model.device.type}
 
     def problem(self, request: Request) -> str | None:
-        if request.sampling.num_beams > 1 and request.sampling.stop:
-            return "beams have no stop texts; leave out one of the two"
-        if request.sampling.num_beams == 1 and self.generator is None:
+        sampling = request.sampling
+        if sampling.stop and (sampling.num_beams > 1 or sampling.min_new_tokens):
+            return "stop texts go with neither beams nor a shortest length (min_new_tokens)"
+        if sampling.num_beams == 1 and self.generator is None:
             return (
                 f"{type(self.model).__name__} does not keep plain keys and values, so --backend transformers has only "
                 "beams for it; use --backend vllm"
@@ -141,13 +89,24 @@ class TransformersBackend(LocalBackend):
     def close(self) -> None:
         self.model.to("meta")
 
-    def _text(self, sampling: Sampling) -> ResponseText:
-        return ResponseText(self.tokenizer, self.eos, sampling.stop, sampling.min_new_tokens)
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Decode without special tokens and, as vLLM, without a character that the end cut in half."""
+        if ids and ids[-1] in self.eos:
+            ids = ids[:-1]
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).rstrip("\ufffd")
+
+    def _stops(self, stop: Sequence[str], ids: Sequence[int]) -> bool:
+        """Whether a response contains a stop text that its last token completes."""
+        # A token adds at least one byte, so these hold every stop text that ends with the last token.
+        tail = self._decode(ids[-max(len(text.encode()) for text in stop) - 8 :])
+        return any(text in tail for text in stop)
 
     def _response(self, request: Request, ids: Sequence[int]) -> Response:
-        said, stopped = self._text(request.sampling).cut(ids)
-        finish = "stop" if stopped or (ids and ids[-1] in self.eos) else "length"
-        return Response(request.key, said, len(ids), len(self.ids(request)), finish)
+        text = self._decode(ids)
+        ends = [place for stop in request.sampling.stop if (place := text.find(stop)) >= 0]
+        finish = "stop" if ends or (ids and ids[-1] in self.eos) else "length"
+        return Response(request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish)
 
     def _continuous(self, generator: BatchedGenerator, requests: Sequence[Request]) -> Iterator[Response]:
         asked: dict[int, Request] = {}
@@ -162,7 +121,7 @@ class TransformersBackend(LocalBackend):
                     top_k=sampling.top_k,
                     seed=request.seed % 2**64,
                     min_new_tokens=sampling.min_new_tokens,
-                    ends=self._text(sampling).ended if sampling.stop else None,
+                    ends=partial(self._stops, sampling.stop) if sampling.stop else None,
                 )
             )
             asked[ticket] = request
@@ -175,7 +134,7 @@ class TransformersBackend(LocalBackend):
             generator.abort()
 
     def _beams(self, requests: Sequence[Request]) -> Iterator[Response]:
-        # Neighbours have equal settings and similar lengths, so that a batch is padded little.
+        # Neighbors have equal settings and similar lengths, so that a batch has little padding.
         ordered = sorted(requests, key=lambda request: repr(request.sampling))
         for sampling, group in groupby(ordered, key=lambda request: request.sampling):
             waiting = list(group)
@@ -206,7 +165,7 @@ class TransformersBackend(LocalBackend):
             output_BL = self.model.generate(
                 input_ids=token_BL.to(device), attention_mask=mask_BL.to(device), generation_config=config
             )
-        # Behind the first end token is padding; a row without one has all its tokens.
+        # After the first end token is padding; a row without one has all its tokens.
         new_BL = output_BL[:, longest:].tolist()
         ends = [next((place for place, token in enumerate(ids) if token in self.eos), len(ids)) for ids in new_BL]
         return [

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM on this machine as a backend: tensor parallel within a copy of the model, vLLM's data parallelism over copies.
-
-Responses come out one by one, as they are finished.
-"""
+"""vLLM on this machine as a backend: tensor parallel in a copy of the model, vLLM's data parallelism over copies."""
 
 import importlib.util
 import os
@@ -19,11 +16,7 @@ from prime_ext.generate.local_model import LocalBackend, loading
 
 
 class VLLMBackend(LocalBackend):
-    """A model in vLLM. Its engines, processes of vLLM, start with the first responses, so that checks cost nothing.
-
-    Raises:
-        BackendError: no vLLM, no such model, or too few devices.
-    """
+    """A model in vLLM, whose processes start with the first responses. Raises ``BackendError``: it cannot run here."""
 
     kind = "vllm"
 
@@ -44,17 +37,14 @@ class VLLMBackend(LocalBackend):
         import torch
 
         on_cpu, n_devices = not torch.cuda.is_available(), torch.cuda.device_count()
-        if on_cpu and tensor_parallel > 1:
-            raise BackendError(f"--tensor-parallel {tensor_parallel} needs GPUs; on the CPU use --data-parallel")
-        if not on_cpu and tensor_parallel * data_parallel > n_devices:
-            raise BackendError(
-                f"--tensor-parallel {tensor_parallel} times --data-parallel {data_parallel} needs "
-                f"{tensor_parallel * data_parallel} devices, there are {n_devices}"
-            )
+        needed = tensor_parallel * (1 if on_cpu else data_parallel)
+        if needed > max(1, n_devices):
+            asked = f"--tensor-parallel {tensor_parallel} with --data-parallel {data_parallel}"
+            raise BackendError(f"{asked} needs {needed} GPUs, there are {n_devices}")
         super().__init__(model, on_cpu, **options)
         # Of vLLM's AsyncEngineArgs.
         self.arguments: dict[str, Any] = {
-            "model": self.source.path,
+            "model": self.path,
             **self.hub,
             "dtype": self.dtype,
             "tensor_parallel_size": tensor_parallel,
@@ -80,7 +70,7 @@ class VLLMBackend(LocalBackend):
         return super().problem(request)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        yield from stream(self._started(), partial(self._answer_all, requests))
+        yield from stream(self._start(), partial(self._answer_all, requests))
 
     def close(self) -> None:
         if self._portal is not None:
@@ -88,12 +78,12 @@ class VLLMBackend(LocalBackend):
         self._exit.close()
         self._portal = self._engine = None
 
-    def _started(self) -> BlockingPortal:
-        """The event loop that the engine lives in; both are started by the first call."""
+    def _start(self) -> BlockingPortal:
+        """Return the event loop of the engine; the first call starts both."""
         if self._portal is None:
             # vLLM's processes import the main program again; a fork would copy the threads of this one.
             os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
-            with loading(self.source.path), ExitStack() as opened:
+            with loading(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)
                 self._portal, self._exit = portal, opened.pop_all()
@@ -129,7 +119,7 @@ class VLLMBackend(LocalBackend):
 
 
 async def _engine(arguments: dict[str, Any]) -> Any:
-    """vLLM's asynchronous engine, made in the event loop that it is used in."""
+    """Make vLLM's asynchronous engine in the event loop that uses it."""
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -137,10 +127,7 @@ async def _engine(arguments: dict[str, Any]) -> Any:
 
 
 def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Arguments of vLLM's ``SamplingParams``, without those that only steer what it returns.
-
-    Seeds are signed 64-bit numbers there, so the highest bit is left out, as for a server.
-    """
+    """Return arguments of vLLM's ``SamplingParams``. Seeds are signed there, so the highest bit is dropped."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,

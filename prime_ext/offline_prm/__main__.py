@@ -5,8 +5,8 @@
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
 and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
-interrupted; the same command goes on from the last checkpoint. With ``PRIME_EXT_CHECKS=default``
-a run that has ended checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
+interrupted; the same command continues from the last checkpoint. With ``PRIME_EXT_CHECKS=default`` a finished run
+checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
 """
 
 import json
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, LabelledData, is_held_out, is_mixed, read_data
-from prime_ext.offline_prm.settings import LOSSES_OF_MIXED_GROUPS, OfflineSettings
+from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
+from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
-from prime_ext.utils.run_store import RunError
+from prime_ext.step_rm.question_split import split_of
+from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def device_of(overrides: list[str]) -> str:
-    """``cpu``, or the accelerator; from ``trainer.device`` or, for ``auto``, from what torch sees."""
+    """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch sees."""
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
     if chosen and chosen[-1] != "auto":
         return chosen[-1]
@@ -45,7 +46,7 @@ def device_of(overrides: list[str]) -> str:
 
 
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
-    """The configuration, resolved and checked. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
+    """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
     device = device_of(overrides)
     if device == "cpu":
@@ -69,36 +70,35 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     return config, settings
 
 
-def load(settings: OfflineSettings) -> tuple[LabelledData, LabelledData]:
-    """Training and validation data, checked. Raises ``BadData``."""
+def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
+    """Return training and validation data, checked. Raises ``BadData``."""
     prm, data = settings.prm, settings.data
-    train = read_data(data.train_paths, prm)
-    validation = read_data(data.val_paths, prm)
+    train = read_data(data.train_files, prm)
+    validation = read_data(data.val_files, prm)
     if data.val_fraction:
-        held = [is_held_out(prompt, data.val_fraction, data.split_seed) for prompt in train.prompts]
-        validation = train.keep([group for group, out in enumerate(held) if out])
-        train = train.keep([group for group, out in enumerate(held) if not out])
-    if prm.loss in LOSSES_OF_MIXED_GROUPS:
-        train = train.keep([group for group, examples in enumerate(train.examples) if is_mixed(examples)])
-        if not train.prompts:
+        # By hash, so that a prompt keeps its side when other rows come or go.
+        splits = [split_of(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
+        validation = [group for group, split in zip(train, splits, strict=True) if split == "validation"]
+        train = [group for group, split in zip(train, splits, strict=True) if split == "train"]
+    if prm.loss == "dpo":
+        train = [group for group in train if group.is_mixed]
+        if not train:
             raise BadData(
-                f"{', '.join(data.train_paths)}: no prompt has both a correct and a wrong response, which "
-                f"prm.loss={prm.loss} needs; ce, nca and kto do not"
+                f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
+                "prm.loss=dpo needs; ce, nca and kto do not"
             )
-    if not train.prompts:
-        raise BadData(f"{', '.join(data.train_paths)}: no prompt is left to train on; lower data.val_fraction")
+    if not train:
+        raise BadData(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
     return train, validation
 
 
-def describe(train: LabelledData, validation: LabelledData) -> str:
-    """One line about the data."""
-    examples = [example for group in train.examples for example in group]
-    mixed = sum(map(is_mixed, train.examples))
-    labels = [example.label for example in examples if example.label is not None]
+def describe(train: list[Group], validation: list[Group]) -> str:
+    labels = [example.label for group in train for example in group.examples if example.label is not None]
+    mixed = sum(group.is_mixed for group in train)
     what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"
     return (
-        f"{len(train.prompts)} prompts with {len(examples)} responses to train on ({what}), "
-        f"{len(validation.prompts)} with {validation.n_examples} held out"
+        f"{len(train)} prompts with {count_examples(train)} responses to train on ({what}), "
+        f"{len(validation)} with {count_examples(validation)} held out"
     )
 
 
@@ -109,8 +109,6 @@ def checks_of(settings: OfflineSettings) -> RunChecks:
 
 
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
-    """Train, validate, save."""
-    import torch
     import torch.distributed as dist
     from omegaconf import OmegaConf
     from verl.utils.distributed import initialize_global_process_group
@@ -121,19 +119,19 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)
-    main_rank = int(os.environ["RANK"]) == 0
+    main_rank = os.environ["RANK"] == "0"
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
     checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
-    checkpoints.check()
+    # Before a model is loaded.
+    checkpoints.latest()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
-    for name, counts in trainer.dropped.items():
-        for what, count in counts.items():
-            if count:
-                say(f"{name}: {count} {what}, longer than data.max_length={settings.data.max_length}")
+    for name, read, used in (("train", data, trainer.data), ("validation", validation, trainer.validation)):
+        if len(used) < len(read):
+            say(f"{name}: {len(read) - len(used)} prompts leave no room in data.max_length={settings.data.max_length}")
     tracking = None
     if main_rank and run.logger:
         tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
@@ -149,16 +147,16 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "step_prefix": settings.prm.steps.prefix,
             "step_separator": settings.prm.steps.separator,
             "steps": steps,
-            "prompts": len(data.prompts),
-            "responses": data.n_examples,
+            "prompts": len(data),
+            "responses": count_examples(data),
             "validation": trainer.final_metrics,
             "settings": {key: value for key, value in asdict(settings).items() if key != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }
         source = trainer.worker.model_config
-        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code)
-        model = model.to(getattr(torch, run.export_dtype))
+        # Small learning rates change less than bfloat16 can hold.
+        model = build_model(weights, source.hf_config, remote_code=source.trust_remote_code).float()
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
         write_folder(folder / "hf", model, source.tokenizer, {FILE: text})
         say(f"metrics: {folder / METRICS_FILE}\nmodel:   {folder / 'hf'} (with {FILE})")
@@ -166,28 +164,25 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     dist.destroy_process_group()
 
 
-def _identity(config: "DictConfig", settings: OfflineSettings, data: LabelledData) -> dict[str, Any]:
-    """What decides the course of a run; the cut into micro-batches does not, the ranks only in how state is stored."""
+def _identity(config: "DictConfig", settings: OfflineSettings, data: list[Group]) -> dict[str, Any]:
+    """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
-    kept = asdict(settings)
+    values = asdict(settings)
     return {
         "model": str(config.model.path),
-        "training data": data.digest(),
+        "training data": digest(data),
         "ranks": int(os.environ["WORLD_SIZE"]),
         "epochs": settings.trainer.epochs,
         "seed": settings.trainer.seed,
-        **{
-            f"data.{key}": kept["data"][key]
-            for key in ("max_length", "overlong", "append_eos", "prompts_per_step", "seed")
-        },
-        **{f"prm.{key}": value for key, value in kept["prm"].items()},
+        **{f"data.{key}": values["data"][key] for key in ("max_length", "append_eos", "prompts_per_step", "seed")},
+        **{f"prm.{key}": value for key, value in values["prm"].items()},
         "optim": OmegaConf.to_container(config.optim),
     }
 
 
 def _single_rank() -> None:
-    """The variables of torchrun, for a run without it."""
+    """Set the variables of torchrun for a run without it."""
     if "RANK" not in os.environ:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -196,27 +191,19 @@ def _single_rank() -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
+@command("prime_ext", SettingsError, BadData, TextError)
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
-    overrides = [word for word in words if word != "--check"]
-    try:
-        config, settings = compose(overrides)
-        if "--check" in words:
-            print(describe(*load(settings)))
-            return 0
-        _single_rank()
-        checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
-        train(config, settings)
-    except (SettingsError, BadData, TextError, RunError) as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            print(f"prime_ext: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+    config, settings = compose([word for word in words if word != "--check"])
+    if "--check" in words:
+        print(describe(*load(settings)))
+        return 0
+    _single_rank()
+    checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
+    train(config, settings)
     if checks is not None:
         checks.finish()
     return 0

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From labelled responses to the tensors of a mini-batch, the same on every rank for any number of ranks."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,21 +10,14 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import BadData, Example, Group
 from prime_ext.prm.worker import ROW
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One response as tokens.
-
-    Attributes:
-        prompt: token ids.
-        response: token ids, at least one.
-        step_ends: index of each step's last token in the response.
-        step_labels: label of each step; None where there is none.
-    """
+    """One response as tokens: at least one, the index of each step's last one, and the labels of the steps."""
 
     prompt: torch.Tensor
     response: torch.Tensor
@@ -37,7 +29,7 @@ class TokenRow:
 
 
 def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length: int) -> TokenRow:
-    """Tokens of a response, cut at ``max_length``; steps that end behind the cut lose their label."""
+    """Tokenize a response, cut at ``max_length``; steps that end after the cut lose their label."""
     ids, ends = encoder.response(example.text, example.char_ends)
     ids = ids[: max_length - len(prompt)]
     labels = tuple(label if end < len(ids) else None for end, label in zip(ends, example.step_labels, strict=True))
@@ -45,37 +37,20 @@ def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length
 
 
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:
-    """Prompts of each optimiser step of an epoch: a permutation, cut into parts of equal size give or take one.
+    """Return the prompts of each optimizer step of an epoch: a permutation, cut into parts of almost equal size.
 
-    Every prompt is met once; no part is smaller than ``prompts_per_step`` (unless there are fewer prompts), so that the
-    last step of an epoch is no handful of rows with the weight of a full one.
+    No part is smaller than ``prompts_per_step`` if there are as many, so that no handful of rows counts as a full step.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_groups)
     return [part.tolist() for part in np.array_split(order, steps_per_epoch(n_groups, prompts_per_step))]
 
 
 def steps_per_epoch(n_groups: int, prompts_per_step: int) -> int:
-    """Optimiser steps of an epoch."""
     return max(1, n_groups // prompts_per_step)
 
 
-@dataclass
-class Batch:
-    """This rank's share of some rows.
-
-    Attributes:
-        tensors: in the form verl's engines take.
-        rows: row number of each; padding has numbers from ``n_rows`` on.
-        size: rows over all ranks, padding included.
-    """
-
-    tensors: TensorDict
-    rows: list[int]
-    size: int
-
-
 def nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Rows of different lengths as one jagged tensor."""
+    """Join rows of different lengths into one jagged tensor."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
@@ -84,23 +59,17 @@ def build_batch(
     fields: dict[str, list[torch.Tensor]],
     data_parallel_rank: int,
     data_parallel_size: int,
-    multiple: int = 1,
     **options,
-) -> Batch:
-    """Rows padded to equal shares of the ranks, balanced over them by length.
+) -> tuple[TensorDict, list[int]]:
+    """Pad rows, the same on every rank, to equal shares of the ranks, balanced by length.
 
-    Args:
-        sequences: all rows, the same on every rank.
-        fields: more values of each row, a scalar or one value per response token.
-        data_parallel_rank, data_parallel_size: whose share.
-        multiple: what the size of a share must be a multiple of; the micro-batch, where its size is fixed.
-        options: of verl's worker.
+    ``fields`` are more values of each row, a scalar or one per response token. Return this rank's share in the form of
+    verl's engines, with the options of its worker, and the number of each row, at least ``len(sequences)`` for padding.
     """
     n_rows = len(sequences)
-    unit = data_parallel_size * multiple
-    size = -(-n_rows // unit) * unit
+    size = -(-n_rows // data_parallel_size) * data_parallel_size
     first = sequences[0]
-    # Padding is the first row's prompt with one token that the mask leaves out.
+    # Padding is the first token of a prompt and one of a response, which the mask leaves out.
     padding = TokenRow(first.prompt[:1], first.response[:1])
     everything = [*sequences, *[padding] * (size - n_rows)]
     workload = calculate_workload(torch.tensor([len(sequence) for sequence in everything], dtype=torch.int64))
@@ -123,44 +92,17 @@ def build_batch(
         column = [values[row] if row < n_rows else blank.to(values[0].dtype) for row in rows]
         tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
     data = tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options})
-    return Batch(data, rows, size)
+    return data, rows
 
 
-def usable_groups(
-    data: LabelledData, encoder: TextEncoder, max_length: int, overlong: str
-) -> tuple[LabelledData, dict[str, int]]:
-    """Tokenise prompts, and drop those that leave no room for a response and, if asked, responses that do not fit.
-
-    Returns:
-        the data with the tokens of the prompts, and how many prompts and responses were dropped.
-
-    Raises:
-        BadData: ``overlong`` is ``error`` and something does not fit, nothing is left, or a prompt has no tokens.
-    """
-    kept, counts = LabelledData(), {"prompts dropped": 0, "responses dropped": 0}
-    for prompt, dataset, examples in zip(data.prompts, data.datasets, data.examples, strict=True):
+def usable_groups(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
+    """Tokenize prompts and drop those that leave no room for a response. Raises ``BadData`` if none is left."""
+    for group in groups:
         try:
-            ids = encoder.prompt(prompt)
+            group.prompt_ids = encoder.prompt(group.prompt)
         except TextError as error:
-            raise BadData(f"{examples[0].where}: {error}") from error
-        room = max_length - len(ids)
-        if room <= 0:
-            if overlong == "error":
-                raise BadData(f"{examples[0].where}: the prompt has {len(ids)} tokens, data.max_length={max_length}")
-            counts["prompts dropped"] += 1
-            continue
-        # A token is at least one character, so only long texts have to be tokenised to know.
-        fits = [
-            overlong == "truncate" or len(e.text) + 1 <= room or len(encoder.response(e.text)[0]) <= room
-            for e in examples
-        ]
-        if overlong == "error" and not all(fits):
-            where = examples[fits.index(False)].where
-            raise BadData(f"{where}: a response does not fit into data.max_length={max_length}")
-        counts["responses dropped"] += fits.count(False)
-        if any(fits):
-            kept.add(prompt, dataset, itertools.compress(examples, fits))
-            kept.prompt_ids.append(ids)
-    if not kept.prompts:
+            raise BadData(f"{group.examples[0].where}: {error}") from error
+    usable = [group for group in groups if len(group.prompt_ids) < max_length]
+    if groups and not usable:
         raise BadData(f"no prompt leaves room for a response within data.max_length={max_length}")
-    return kept, counts
+    return usable

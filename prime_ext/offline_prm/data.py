@@ -3,14 +3,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.step_rm.convert import listed, text
-from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.rows import BadRow, SourceError, whole_rows
 from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
 
@@ -19,27 +19,13 @@ class BadData(ValueError):
     """Data that cannot be trained on; the message is one line with file and row."""
 
 
-def labels_by_first_error(first: Any, n_steps: int) -> list[int | None]:
-    """Labels of steps from the index of the first wrong one, -1 for none: what follows it has none."""
-    if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
-        raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
-    return [1] * n_steps if first < 0 else [*[1] * first, -1, *[None] * (n_steps - first - 1)]
-
-
 @dataclass(frozen=True)
 class Example:
-    """One response.
+    """One response with its outcome in [0, 1], or with the position after each step and its label, None for none.
 
-    Attributes:
-        group: number of its prompt.
-        text: the response.
-        label: outcome in [0, 1]; None where only the steps are labelled.
-        char_ends: position after each step; empty without steps.
-        step_labels: label of each step in [0, 1], None where there is none.
-        where: file and row, for messages.
+    ``where`` is file and row, for messages.
     """
 
-    group: int
     text: str
     label: float | None
     where: str
@@ -48,55 +34,34 @@ class Example:
 
 
 @dataclass
-class LabelledData:
-    """Responses by prompt. Rows with the same prompt are one group, wherever they stand.
+class Group:
+    """A prompt with the responses of all rows that have it; its tokens where they are needed."""
 
-    Attributes:
-        prompts: one per group.
-        datasets: name of the data set of each group, ``""`` where the column is missing.
-        examples: responses of each group.
-        prompt_ids: tokens of each prompt, where they are needed.
-    """
-
-    prompts: list[Prompt] = field(default_factory=list)
-    datasets: list[str] = field(default_factory=list)
-    examples: list[list[Example]] = field(default_factory=list)
-    prompt_ids: list[list[int]] = field(default_factory=list)
-    _number: dict[str, int] = field(default_factory=dict)
-
-    def add(self, prompt: Prompt, dataset: str, examples: Iterable[Example]) -> None:
-        """Responses to a prompt, which joins its group if it has been seen."""
-        key = prompt_key(prompt)
-        if key not in self._number:
-            self._number[key] = len(self.prompts)
-            self.prompts.append(prompt)
-            self.datasets.append(dataset)
-            self.examples.append([])
-        group = self._number[key]
-        self.examples[group] += [replace(example, group=group) for example in examples]
-
-    def keep(self, groups: Sequence[int]) -> "LabelledData":
-        """The data of some prompts, in the order given."""
-        kept = LabelledData()
-        for group in groups:
-            kept.add(self.prompts[group], self.datasets[group], self.examples[group])
-        return kept
+    prompt: Prompt
+    examples: list[Example] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
 
     @property
-    def n_examples(self) -> int:
-        return sum(map(len, self.examples))
+    def is_mixed(self) -> bool:
+        """Whether there are both correct and wrong responses."""
+        return {0.0, 1.0} <= {example.label for example in self.examples}
 
-    def digest(self) -> str:
-        """Hash of prompts, responses and labels, in order."""
-        state = hashlib.sha256()
-        for prompt, examples in zip(self.prompts, self.examples, strict=True):
-            content = [prompt_key(prompt), [(e.text, e.label, e.char_ends, e.step_labels) for e in examples]]
-            state.update(json.dumps(content).encode())
-        return state.hexdigest()[:16]
+
+def count_examples(groups: Sequence[Group]) -> int:
+    return sum(len(group.examples) for group in groups)
+
+
+def digest(groups: Sequence[Group]) -> str:
+    """Hash prompts, responses and labels, in order."""
+    state = hashlib.sha256()
+    for group in groups:
+        responses = [(e.text, e.label, e.char_ends, e.step_labels) for e in group.examples]
+        state.update(json.dumps([prompt_key(group.prompt), responses]).encode())
+    return state.hexdigest()[:16]
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """What two rows must share to have the same prompt: a string equals the one message of a user that says it."""
+    """Return what rows with the same prompt share: a string equals the one message of a user with this text."""
     return json.dumps(messages_of(prompt), sort_keys=True, ensure_ascii=False)
 
 
@@ -119,41 +84,40 @@ def _label(value: Any, name: str) -> float:
 
 
 def _one_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The published form of ImplicitPRM and EurusPRM, a whole conversation in ``response`` and its ``label``."""
+    """Read the published form of ImplicitPRM and EurusPRM: a conversation in ``response``, and its ``label``."""
     messages = row["response"]
     last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
     if not isinstance(last, dict) or last.get("role") != "assistant":
         raise BadRow(f"response must be messages that end with the assistant's, got {str(messages)[:60]!r}")
-    return {**row, "prompt": messages[:-1], "completions": [last.get("content")], "correctness": [row.get("label")]}
+    return {"prompt": messages[:-1], "completions": [last.get("content")], "correctness": [row.get("label")]}
 
 
 def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
     texts, labels = listed(row, "completions"), listed(row, "correctness")
     if len(texts) != len(labels):
         raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
-    for number, (said, label) in enumerate(zip(texts, labels, strict=True), start=1):
-        found = _label(label, f"correctness {number}")
-        if prm.hard_labels and found not in (0, 1):
-            raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {label!r}")
-        yield Example(0, text(said, f"completion {number}"), found, where)
+    for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
+        label = _label(given, f"correctness {number}")
+        if prm.loss in LOSSES_OF_HARD_LABELS and label not in (0, 1):
+            raise BadRow(f"correctness {number} must be 0 or 1 for the loss {prm.loss}, got {given!r}")
+        yield Example(text(said, f"completion {number}"), label, where)
 
 
 def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple[float | None, ...]:
-    """Labels of steps from ``step_labels`` (or TRL's ``labels``), or from ``label``, the first wrong step (0-based).
+    """Read the labels of steps from ``step_labels`` (TRL's ``labels``), or from ``label``, the first wrong step from 0.
 
-    ``after_error`` says what follows the first step that is certainly wrong (a label of 0): ``wrong`` (a prefix that
-    contains an error stays wrong), ``ignore`` (no label), ``keep`` (as given; right after ``label`` there is nothing to
-    keep, which is the same as ``ignore``).
-
-    Raises:
-        BadRow: there are none, or they do not fit the steps.
+    After the first label 0 there follow, by ``after_error``: ``wrong`` (a prefix with an error stays wrong), ``ignore``
+    (no label), ``keep`` (as given; after ``label`` nothing is). Raises ``BadRow`` for none, or if they do not fit.
     """
     name = next((name for name in ("step_labels", "labels", "label") if name in row), None)
     labels: list[float | None]
     if name is None:
         raise BadRow(f"no column 'step_labels' (one per step) or 'label' (first wrong step); has {sorted(row)}")
     if name == "label":
-        labels = [None if label is None else float(label > 0) for label in labels_by_first_error(row[name], n_steps)]
+        first = row[name]
+        if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
+            raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
+        labels = [1.0] * n_steps if first < 0 else [*[1.0] * first, 0.0, *[None] * (n_steps - first - 1)]
     else:
         values = listed(row, name)
         if len(values) != n_steps:
@@ -175,16 +139,12 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
     if all(label is None for label in labels):
         raise BadRow("no step has a label")
     joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)
-    yield Example(0, joined, None, where, char_ends, labels)
+    yield Example(joined, None, where, char_ends, labels)
 
 
-def read_data(paths: Sequence[str | Path], prm: LossSettings) -> LabelledData:
-    """Read and check all rows, which are prompts with labelled responses or, for losses of steps, labelled steps.
-
-    Raises:
-        BadData: see its message.
-    """
-    data = LabelledData()
+def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
+    """Read and check all rows: prompts with labelled responses or, for losses of steps, steps. Raises ``BadData``."""
+    groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""
         try:
@@ -193,23 +153,12 @@ def read_data(paths: Sequence[str | Path], prm: LossSettings) -> LabelledData:
                 if not prm.by_step and "completions" not in row and "response" in row:
                     row = _one_conversation(row)
                 prompt = _prompt(row)
-                found = (_steps if prm.by_step else _responses)(row, prm, where)
-                data.add(prompt, str(row.get("dataset") or ""), found)
+                group = groups.setdefault(prompt_key(prompt), Group(prompt))
+                group.examples += (_steps if prm.by_step else _responses)(row, prm, where)
         except BadRow as error:
             raise BadData(f"{where}: {error}") from error
         except SourceError as error:
             raise BadData(str(error)) from error
         if not where:
             raise BadData(f"{path} has no rows")
-    return data
-
-
-def is_mixed(examples: Sequence[Example]) -> bool:
-    """Whether a prompt has both correct and wrong responses."""
-    labels = {example.label for example in examples}
-    return 0.0 in labels and 1.0 in labels
-
-
-def is_held_out(prompt: Prompt, fraction: float, seed: int) -> bool:
-    """Whether a prompt belongs to the validation split: by hash, so it does not move when other rows come or go."""
-    return split_of(prompt_key(prompt), fraction, 0.0, seed) == "validation"
+    return list(groups.values())

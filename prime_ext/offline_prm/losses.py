@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss from step labels, in the form verl's engines call, and how well a PRM does on held-out responses.
-
-The loss from response labels is the PRM worker's own.
-"""
+"""The loss from step labels, in the form verl's engines call, and metrics on held-out responses."""
 
 from collections.abc import Sequence
 
@@ -14,7 +11,6 @@ from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
 from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps
 from prime_ext.offline_prm.batches import TokenRow
-from prime_ext.offline_prm.data import Example, LabelledData
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
 
@@ -27,7 +23,7 @@ STEP_WEIGHT = "prm_step_weight"
 def step_scores(
     log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, end_BT: torch.Tensor, beta: float, score: str
 ) -> torch.Tensor:
-    """Logit of each step at its last token, ``(B, T)``; what stands at other tokens means nothing.
+    """Return the logit of each step at its last token, ``(B, T)``; other tokens' values have no meaning.
 
     * ``prefix``: beta * (sum of q up to and including the token), what ImplicitPRM thresholds on ProcessBench;
     * ``step``: beta * (sum of q inside the step), as the released step-level trainer of ImplicitPRM has it.
@@ -39,7 +35,7 @@ def step_scores(
 
 
 def step_loss(score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.Tensor, squared: bool) -> torch.Tensor:
-    """sum_it w_it * loss(score_it, y_it) over the step ends, where the weights are not 0.
+    """Return sum_it w_it * loss(score_it, y_it) over the step ends, where the weights are not 0.
 
     Cross-entropy from the logits, ln 2 where the score is 0, or (sigmoid(score) - y)^2, 1/4 there (step-level training
     of ImplicitPRM, arXiv 2412.01981, released code). Labels may be fractions.
@@ -52,13 +48,7 @@ def step_loss(score_BT: torch.Tensor, label_BT: torch.Tensor, weight_BT: torch.T
 
 
 class StepLoss(PRMLoss):
-    """``step_ce`` or ``step_mse`` of a micro-batch.
-
-    Args:
-        name: of the loss.
-        beta: scale of the log-ratios.
-        score: what is scored, see :func:`step_scores`.
-    """
+    """``step_ce`` or ``step_mse`` of a micro-batch; ``score`` is that of :func:`step_scores`."""
 
     def __init__(self, name: str, beta: float, score: str):
         super().__init__(name, beta)
@@ -67,7 +57,7 @@ class StepLoss(PRMLoss):
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss, with weights that already contain the size of the mini-batch; engines average over ranks."""
+        """Return the loss. Weights already contain the size of the mini-batch; engines average over ranks."""
         log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
         names = (REFERENCE_LOG_PROBS, STEP_END, STEP_LABEL, STEP_WEIGHT, "response_mask")
         fields = data.select(*names).to_padded_tensor(0)
@@ -78,45 +68,27 @@ class StepLoss(PRMLoss):
         return step_loss(score_BT, label_BT, weight_BT, squared=self.name == "step_mse") * data["dp_size"], {}
 
 
-def outcomes_and_groups(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Label of each response, float32, and number of its prompt, ``(B,)``."""
-    labels = [float(example.label or 0.0) for example in examples]
-    return torch.tensor(labels), torch.tensor([example.group for example in examples])
-
-
 def validation_metrics(
     settings: LossSettings,
-    data: LabelledData,
-    examples: Sequence[Example],
     sequences: Sequence[TokenRow],
     ratios: Sequence[torch.Tensor],
+    label_B: torch.Tensor,
+    group_B: torch.Tensor,
 ) -> dict[str, float]:
-    """Metrics from the log-ratios of every response token.
-
-    From response labels: cross-entropy of beta * sum q, the share of pairs of a prompt in the right order (also by data
-    set, where there are several), the share of responses on the right side of 0. From step labels: cross-entropy and
-    share on the right side, over labelled steps.
-    """
+    """Return cross-entropy and accuracy, and with response labels the share of a prompt's pairs in the right order."""
     if settings.by_step:
-        return _of_steps(settings, sequences, ratios)
+        return _step_metrics(settings, sequences, ratios)
     sum_B = torch.stack([ratio.sum() for ratio in ratios])
-    label_B, group_B = outcomes_and_groups(examples)
     metrics = {
         "val/cross_entropy": float(F.binary_cross_entropy_with_logits(settings.beta * sum_B, label_B)),
         "val/accuracy": absolute_accuracy(sum_B, label_B),
-        "val/responses": float(len(examples)),
+        "val/responses": float(len(ratios)),
     }
-    names = sorted(set(data.datasets))
-    of_row = [data.datasets[example.group] for example in examples]
-    for name in ["", *(name for name in names if name and len(names) > 1)]:
-        picked = torch.tensor([name in ("", own) for own in of_row])
-        accuracy = pair_accuracy(sum_B[picked], label_B[picked], group_B[picked])
-        if accuracy is not None:
-            metrics["val/pair_accuracy" + (f"/{name}" if name else "")] = accuracy
-    return metrics
+    accuracy = pair_accuracy(sum_B, label_B, group_B)
+    return metrics if accuracy is None else {**metrics, "val/pair_accuracy": accuracy}
 
 
-def _of_steps(
+def _step_metrics(
     settings: LossSettings, sequences: Sequence[TokenRow], ratios: Sequence[torch.Tensor]
 ) -> dict[str, float]:
     scores, labels = [], []

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,9 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
-from prime_ext.offline_prm.batches import (
-    Batch,
-    TokenRow,
-    build_batch,
-    encode,
-    epoch_batches,
-    steps_per_epoch,
-    usable_groups,
-)
-from prime_ext.offline_prm.data import Example, LabelledData
-from prime_ext.offline_prm.losses import (
-    STEP_END,
-    STEP_LABEL,
-    STEP_WEIGHT,
-    StepLoss,
-    outcomes_and_groups,
-    validation_metrics,
-)
+from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
+from prime_ext.offline_prm.data import Group
+from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
@@ -46,43 +32,44 @@ from prime_ext.utils.files import read_json, write_json_lines
 from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 
+_SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")
+_SCORE_OPTIONS = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+_UPDATE_OPTIONS = {
+    "epochs": 1,
+    "seed": 0,
+    "dataloader_kwargs": {"shuffle": False},
+    "temperature": 1.0,
+    "calculate_entropy": False,
+}
 
+
+@dataclass(frozen=True)
 class Checkpoints:
-    """Model, optimiser, schedule and random state; the position in the data follows from the step.
+    """Model, optimizer, schedule and random state; the position in the data follows from the step.
 
-    Args:
-        root: folder of the checkpoints.
-        identity: what a run must share with the one that wrote a checkpoint.
-        keep: how many to keep.
+    ``identity`` is what a run must share with the one that wrote a checkpoint. The latest ``keep`` are kept.
     """
 
-    def __init__(self, root: Path, identity: dict[str, Any], keep: int):
-        self.root, self.keep, self.identity = root, keep, identity
+    root: Path
+    identity: dict[str, Any]
+    keep: int
 
-    def check(self) -> int:
-        """The step of the latest whole checkpoint, 0 without any.
+    def folder(self, step: int) -> Path:
+        return self.root / f"global_step_{step}"
 
-        Raises:
-            RunError: it was written by a run with other settings or data.
-        """
+    def latest(self) -> int:
+        """Return the latest complete step, 0 for none. Raises ``RunError``: of a run with other settings or data."""
         steps = complete_steps(self.root)
         if not steps:
             return 0
-        folder = self._folder(steps[-1])
+        folder = self.folder(steps[-1])
         advice = "choose another trainer.output_dir or delete the folder"
         check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)
         return steps[-1]
 
-    def resume(self, worker: ImplicitPRMWorker) -> int:
-        """Restore the latest checkpoint. Returns its step, 0 without any."""
-        step = self.check()
-        if step:
-            worker.load_checkpoint(str(self._folder(step)))
-        return step
-
     def save(self, worker: ImplicitPRMWorker, step: int) -> None:
-        """Write one, then declare it whole, then delete older ones."""
-        folder = self._folder(step)
+        """Write one, then declare it complete, then delete older ones."""
+        folder = self.folder(step)
         if dist.get_rank() == 0:
             mark_incomplete(folder)
         dist.barrier()
@@ -93,9 +80,6 @@ class Checkpoints:
             prune(self.root, self.keep, step)
         dist.barrier()
 
-    def _folder(self, step: int) -> Path:
-        return self.root / f"global_step_{step}"
-
 
 class MetricsLog:
     """JSON Lines with ``step`` and ``data``, like verl's ``file`` logger, and verl's ``Tracking``. Of one rank."""
@@ -104,12 +88,11 @@ class MetricsLog:
         self.path, self.tracking = path, tracking
 
     def start_after(self, step: int) -> None:
-        """Forget what an interrupted run wrote after the checkpoint it is resumed from, and the line that was cut."""
+        """Drop what an interrupted run wrote after the checkpoint it resumes from, and the line that was cut."""
         known = read_metrics(self.path) if step else {}
         write_json_lines(self.path, [{"step": at, "data": data} for at, data in known.items() if at <= step])
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
-        """One line."""
         with self.path.open("a") as lines:
             lines.write(json.dumps({"step": step, "data": metrics}) + "\n")
         if self.tracking is not None:
@@ -117,28 +100,17 @@ class MetricsLog:
 
 
 class OfflineTrainer:
-    """Trains on labelled responses. Every rank holds the same data and computes its share of each mini-batch.
+    """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
-    Args:
-        config: the resolved configuration, for verl's sections.
-        settings: the rest of it, validated.
-        train, validation: data; nothing need be held out.
-    """
-
-    def __init__(self, config: DictConfig, settings: OfflineSettings, train: LabelledData, validation: LabelledData):
+    def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[Group], validation: list[Group]):
         self.config = config
         self.settings = settings
         prm = settings.prm
         self.loss = StepLoss(prm.loss, prm.beta, prm.steps.score) if prm.by_step else PRMLoss(prm.loss, prm.beta)
-        model = omega_conf_to_dataclass(config.model)
-        self.encoder = TextEncoder(model.tokenizer, settings.data.append_eos)
-        limits = settings.data.max_length, settings.data.overlong
-        self.dropped: dict[str, dict[str, int]] = {}
-        self.data, self.dropped["train"] = usable_groups(train, self.encoder, *limits)
-        self.validation = validation
-        if validation.prompts:
-            self.validation, self.dropped["validation"] = usable_groups(validation, self.encoder, *limits)
-        self.per_epoch = steps_per_epoch(len(self.data.prompts), settings.data.prompts_per_step)
+        self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
+        self.data = usable_groups(train, self.encoder, settings.data.max_length)
+        self.validation = usable_groups(validation, self.encoder, settings.data.max_length)
+        self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)
         self.reference = self._worker(settings.prm.reference_path, forward_only=True)
@@ -155,11 +127,10 @@ class OfflineTrainer:
         # The first worker opens the process group.
         name_all_ranks(self.config.engine, int(os.environ["WORLD_SIZE"]))
         engine = omega_conf_to_dataclass(self.config.engine)
-        batching = self.settings.batching
         engine.forward_only = forward_only
-        engine.use_dynamic_bsz = batching.use_dynamic_bsz
-        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = batching.max_token_len_per_gpu
-        engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = batching.micro_batch_size_per_gpu
+        engine.use_dynamic_bsz = True
+        engine.max_token_len_per_gpu = self.settings.batching.max_token_len_per_gpu
+        engine.infer_max_token_len_per_gpu = engine.max_token_len_per_gpu
         optimizer = omega_conf_to_dataclass(self.config.optim)
         optimizer.total_training_steps = self.total_steps
         worker = ImplicitPRMWorker(
@@ -175,14 +146,11 @@ class OfflineTrainer:
         worker.reset()
         return worker
 
-    # ---- the loop ------------------------------------------------------------------------------------------------
-
     def fit(self, checkpoints: Checkpoints, log: MetricsLog | None) -> int:
-        """Train from the latest checkpoint, or from the start; ``log`` is None on all ranks but the first.
-
-        Returns the number of steps made in all.
-        """
-        step = checkpoints.resume(self.worker)
+        """Train from the latest checkpoint, if any, and return the steps; ``log`` is of the first rank."""
+        step = checkpoints.latest()
+        if step:
+            self.worker.load_checkpoint(str(checkpoints.folder(step)))
         if step in (0, self.total_steps):
             self.final_metrics = self.validate()
         if log is not None:
@@ -190,49 +158,48 @@ class OfflineTrainer:
             if step == 0 and self.final_metrics:
                 log.write(0, self.final_metrics)
         run, data = self.settings.trainer, self.settings.data
-        epoch, batches = -1, []
-        with tqdm(total=self.total_steps, initial=step, desc="implicit PRM", disable=log is None) as progress:
-            while step < self.total_steps:
-                if step // self.per_epoch != epoch:
-                    epoch = step // self.per_epoch
-                    batches = epoch_batches(len(self.data.prompts), data.prompts_per_step, data.seed, epoch)
-                metrics = self.train_step(batches[step % self.per_epoch])
-                step += 1
-                last = step == self.total_steps
-                if last or (run.val_freq and step % run.val_freq == 0):
-                    self.final_metrics = self.validate()
-                    metrics.update(self.final_metrics)
-                if log is not None:
-                    log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
-                progress.update()
-                progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
-                if last or (run.save_freq and step % run.save_freq == 0):
-                    checkpoints.save(self.worker, step)
-        return step
+        batches: list[list[int]] = []
+        options = {"total": self.total_steps, "initial": step, "desc": "implicit PRM", "disable": log is None}
+        progress = tqdm(range(step + 1, self.total_steps + 1), **options)
+        for step in progress:
+            epoch, place = divmod(step - 1, self.per_epoch)
+            if place == 0 or not batches:
+                batches = epoch_batches(len(self.data), data.prompts_per_step, data.seed, epoch)
+            metrics = self.train_step(batches[place])
+            last = step == self.total_steps
+            if last or (run.val_freq and step % run.val_freq == 0):
+                self.final_metrics = self.validate()
+                metrics.update(self.final_metrics)
+            if log is not None:
+                log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
+            progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
+            if last or (run.save_freq and step % run.save_freq == 0):
+                checkpoints.save(self.worker, step)
+        return self.total_steps
 
     def train_step(self, groups: Sequence[int]) -> dict[str, float]:
-        """One optimiser step on all responses of some prompts. Returns its metrics."""
+        """Make one optimizer step on all responses of some prompts, and return its metrics."""
         started = time.perf_counter()
-        examples = [example for group in groups for example in self.data.examples[group]]
-        sequences = self._encoded(self.data, examples)
+        sequences, label_B, group_B = self._encode([self.data[group] for group in groups])
         if self.settings.prm.by_step:
-            kept, fields = self._step_fields(sequences)
+            kept, fields = _step_fields(sequences)
         else:
-            kept, fields = self._response_fields(examples, sequences)
+            kept, fields = self._response_fields(sequences, label_B, group_B)
         if not kept:
             # For example prompts of one class under weights that compare classes: nothing to learn from.
             return {"train/responses": 0.0, "train/seconds": time.perf_counter() - started}
-        examples, sequences = [examples[row] for row in kept], [sequences[row] for row in kept]
+        sequences = [sequences[row] for row in kept]
         fields[REFERENCE_LOG_PROBS] = self.score(self.reference, sequences)
-        batch = self._batch(sequences, fields, _UPDATE_OPTIONS)
-        if WEIGHT in batch.tensors.keys():
-            batch.tensors[WEIGHT] = batch.tensors[WEIGHT] / len(sequences)
-        tu.assign_non_tensor(batch.tensors, global_batch_size=batch.size, mini_batch_size=batch.size)
+        batch, rows = build_batch(sequences, fields, self.dp_rank, self.dp_size, **_UPDATE_OPTIONS)
+        if WEIGHT in batch.keys():
+            batch[WEIGHT] = batch[WEIGHT] / len(sequences)
+        size = len(rows) * self.dp_size
+        tu.assign_non_tensor(batch, global_batch_size=size, mini_batch_size=size)
         # verl reports the rate after the step.
         learning_rate = self.worker.engine.lr_scheduler.get_last_lr()[0]
         self.loss.start_recording()
-        output = self.worker.train_mini_batch(batch.tensors)
-        log_probs = self._gather(self.loss.stop_recording(), len(sequences))
+        output = self.worker.train_mini_batch(batch)
+        log_probs = _gather(self.loss.stop_recording(), len(sequences))
         # Those of the first rank.
         box: list[Any] = [None if output is None else tu.get(output, "metrics")]
         dist.broadcast_object_list(box, src=0)
@@ -242,104 +209,92 @@ class OfflineTrainer:
         metrics["train/tokens"] = sum(map(len, sequences))
         if not self.settings.prm.by_step:
             sum_B = _ratio_sums(log_probs, fields[REFERENCE_LOG_PROBS])
-            accuracy = pair_accuracy(sum_B, *outcomes_and_groups(examples))
+            accuracy = pair_accuracy(sum_B, label_B[kept], group_B[kept])
             if accuracy is not None:
                 metrics["train/pair_accuracy"] = accuracy
         metrics["train/seconds"] = time.perf_counter() - started
         return metrics
 
     def validate(self) -> dict[str, float]:
-        """Metrics on the held-out prompts; none without any."""
-        data = self.validation
-        if not data.prompts:
+        """Return metrics on the held-out prompts; none without any."""
+        if not self.validation:
             return {}
-        examples = [example for examples in data.examples for example in examples]
-        sequences = self._encoded(data, examples)
+        sequences, label_B, group_B = self._encode(self.validation)
         if self._val_reference is None:
             self._val_reference = self._score_in_parts(self.reference, sequences)
         log_probs = self._score_in_parts(self.worker, sequences)
         ratios = _log_ratios(log_probs, self._val_reference)
-        return validation_metrics(self.settings.prm, data, examples, sequences, ratios)
+        return validation_metrics(self.settings.prm, sequences, ratios, label_B, group_B)
 
-    # ---- parts of a step -----------------------------------------------------------------------------------------
-
-    def _encoded(self, data: LabelledData, examples: Sequence[Example]) -> list[TokenRow]:
+    def _encode(self, groups: Sequence[Group]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
+        """Tokenize all responses, and return their labels, float32, and the numbers of their prompts, ``(B,)``."""
+        rows = [(number, group, example) for number, group in enumerate(groups) for example in group.examples]
         limit = self.settings.data.max_length
-        return [encode(self.encoder, data.prompt_ids[example.group], example, limit) for example in examples]
+        sequences = [encode(self.encoder, group.prompt_ids, example, limit) for _, group, example in rows]
+        labels = [float(example.label or 0.0) for _, _, example in rows]
+        return sequences, torch.tensor(labels), torch.tensor([number for number, _, _ in rows])
 
     def _response_fields(
-        self, examples: list[Example], sequences: list[TokenRow]
+        self, sequences: list[TokenRow], label_B: torch.Tensor, group_B: torch.Tensor
     ) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-        """Rows that count, and what the loss needs of them."""
-        prm = self.settings.prm
-        label_B, group_B = outcomes_and_groups(examples)
+        """Return the rows that count, and what the loss needs of them."""
         valid_B = torch.ones_like(label_B, dtype=torch.bool)
-        loss, score_B = PRM_LOSSES[prm.loss], None
+        loss, score_B = PRM_LOSSES[self.settings.prm.loss], None
         if loss.needs_scores:
             score_B = _ratio_sums(self.score(self.worker, sequences), self.score(self.reference, sequences))
         rows = loss.prepare(label_B, group_B, valid_B, score_B)
-        kept = rows.counts_B.nonzero()[:, 0]
+        kept = rows.weight_B.nonzero()[:, 0]
         rows = rows[kept]
         columns = {LABEL: rows.target_B, WEIGHT: rows.weight_B, OFFSET: rows.offset_B}
         return kept.tolist(), {name: list(values.unbind()) for name, values in columns.items()}
 
-    @staticmethod
-    def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-        """Rows with a labelled step, and ends, labels and weights of the steps at their last tokens."""
-        kept = [row for row, s in enumerate(sequences) if any(label is not None for label in s.step_labels)]
-        total = sum(label is not None for row in kept for label in sequences[row].step_labels)
-        fields: dict[str, list[torch.Tensor]] = {STEP_END: [], STEP_LABEL: [], STEP_WEIGHT: []}
-        for row in kept:
-            columns = {name: torch.zeros(len(sequences[row].response)) for name in fields}
-            for end, label in zip(sequences[row].step_ends, sequences[row].step_labels, strict=True):
-                columns[STEP_END][end] = 1.0
-                if label is not None:
-                    columns[STEP_LABEL][end] = label
-                    columns[STEP_WEIGHT][end] = 1.0 / total
-            for name, values in columns.items():
-                fields[name].append(values)
-        return kept, fields
-
-    # ---- scoring, and what ranks tell each other -----------------------------------------------------------------
-
-    def _batch(
-        self, sequences: Sequence[TokenRow], fields: dict[str, list[torch.Tensor]], options: dict[str, Any]
-    ) -> Batch:
-        batching = self.settings.batching
-        multiple = 1 if batching.use_dynamic_bsz else batching.micro_batch_size_per_gpu or 1
-        return build_batch(sequences, fields, self.dp_rank, self.dp_size, multiple, **options)
-
     def score(self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
-        """Log-probabilities of the response tokens of every row, on every rank."""
-        batch = self._batch(sequences, {}, _SCORE_OPTIONS)
-        output = worker.score(batch.tensors)
-        own = {} if output is None else dict(zip(batch.rows, output["out"].unbind(), strict=True))
-        return self._gather(own, len(sequences))
+        """Return the log-probabilities of the response tokens of every row, on every rank."""
+        batch, rows = build_batch(sequences, {}, self.dp_rank, self.dp_size, **_SCORE_OPTIONS)
+        output = worker.score(batch)
+        own = {} if output is None else dict(zip(rows, output["out"].unbind(), strict=True))
+        return _gather(own, len(sequences))
 
     def _score_in_parts(self, worker: ImplicitPRMWorker, sequences: Sequence[TokenRow]) -> list[torch.Tensor]:
         size = 8 * self.settings.data.prompts_per_step
         parts = (sequences[start : start + size] for start in range(0, len(sequences), size))
         return [scores for part in parts for scores in self.score(worker, part)]
 
-    @staticmethod
-    def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
-        """The values of the first ``count`` rows, which the ranks have between them; nothing if they have none."""
-        parts: list[Any] = [None] * dist.get_world_size()
-        # Copies: a part of a tensor would take the whole of it along.
-        dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
-        everything = {row: values for part in parts for row, values in part.items()}
-        return [everything[row] for row in sorted(everything)]
-
-    # ---- the result ----------------------------------------------------------------------------------------------
-
     def weights(self) -> dict[str, torch.Tensor]:
-        """All weights on rank 0, in host memory; empty on the other ranks."""
+        """Return all weights on rank 0, in host memory; nothing on the other ranks."""
         tensors, _ = self.worker.engine.get_per_tensor_param()
-        kept = {}
+        on_host = {}
+        # Every rank takes part in the gathering of each tensor.
         for name, tensor in tensors:
             if dist.get_rank() == 0:
-                kept[name] = tensor.detach().to("cpu", copy=True)
-        return kept
+                on_host[name] = tensor.detach().to("cpu", copy=True)
+        return on_host
+
+
+def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
+    """Return the rows with a labelled step, and ends, labels and weights of the steps at their last tokens."""
+    kept = [row for row, s in enumerate(sequences) if any(label is not None for label in s.step_labels)]
+    total = sum(label is not None for row in kept for label in sequences[row].step_labels)
+    fields: dict[str, list[torch.Tensor]] = {STEP_END: [], STEP_LABEL: [], STEP_WEIGHT: []}
+    for row in kept:
+        columns = {name: torch.zeros(len(sequences[row].response)) for name in fields}
+        for end, label in zip(sequences[row].step_ends, sequences[row].step_labels, strict=True):
+            columns[STEP_END][end] = 1.0
+            if label is not None:
+                columns[STEP_LABEL][end] = label
+                columns[STEP_WEIGHT][end] = 1.0 / total
+        for name, values in columns.items():
+            fields[name].append(values)
+    return kept, fields
+
+
+def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:
+    """Return the values of the first ``count`` rows, which the ranks have between them; nothing if they have none."""
+    parts: list[Any] = [None] * dist.get_world_size()
+    # Copies: a part of a tensor would take all of it along.
+    dist.all_gather_object(parts, {row: values.clone() for row, values in of_row.items() if row < count})
+    everything = {row: values for part in parts for row, values in part.items()}
+    return [everything[row] for row in sorted(everything)]
 
 
 def _log_ratios(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -354,14 +309,3 @@ def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> tor
 
 def _last(value: Any) -> float:
     return float(value[-1] if isinstance(value, list) else value)
-
-
-_SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")
-_SCORE_OPTIONS = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
-_UPDATE_OPTIONS = {
-    "epochs": 1,
-    "seed": 0,
-    "dataloader_kwargs": {"shuffle": False},
-    "temperature": 1.0,
-    "calculate_entropy": False,
-}

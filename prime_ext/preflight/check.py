@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a configuration alone, before Ray or a model starts.
-
-Each problem is one line: which key, what it got, what it wants. Those of the files it names are in files.py.
-"""
+"""Checks of a configuration alone, before Ray or a model starts, with one line per problem."""
 
 import os
 from collections.abc import Iterable
@@ -62,13 +59,11 @@ def check_config(config: DictConfig) -> list[str]:
 
 
 def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
-    pool, sampler = config.reward.reward_model, config.trainer.v1.sampler
+    sampler = config.trainer.v1.sampler
     yield from check_trainer(config, PRIME_MODES)
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
     if sampler.custom_sampler.path and sampler.custom_sampler.name and prime.filter.enable:
         yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
-    if pool.enable and not pool.enable_resource_pool:
-        yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
     if prm.enable and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
         yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files can say against a configuration that names them: data, the reward function, models, tools, servers."""
+"""Checks of what a configuration names: data, the reward function, models, tools, servers."""
 
 import inspect
 import json
@@ -50,13 +50,13 @@ def _problems(config: DictConfig) -> Iterable[str]:
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
-        yield from _check_model(key, path)
-        yield from _check_same_vocabulary(key, path, policy.model.path)
+        yield from _check_model(key, path, policy.model.path)
     yield from check_step_rm(config)
     yield from _check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
     if scorer is not None and scorer.architecture == "token_classification":
-        yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path)
+        # With tokens of its own.
+        yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
     if pspo is None or pspo.judge:
         yield from _check_reward(config, sources)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
@@ -64,10 +64,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
 
 
 def _check_data(config: DictConfig, judged: bool, sources: dict[str, str]) -> Iterable[str]:
-    """Check that all data exist with the columns that are read, and fill ``sources`` with a file for each data source.
-
-    Rows that no verifier has ``judged`` need no gold answers.
-    """
+    """Check that all data exist with the columns that are read; fill ``sources`` with a file for each data source."""
     import pyarrow.parquet
 
     source = config.data.get("reward_fn_key", "data_source")
@@ -150,8 +147,8 @@ def _has_config(path: Any) -> bool:
     return bool(path) and (Path(str(path)).expanduser() / "config.json").is_file()
 
 
-def _check_model(key: str, path: str | None) -> Iterable[str]:
-    """Whether there is a model, with an embedding for each token; names of the hub are left to those who load them."""
+def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
+    """Check that there is a model with the policy's tokens; names of the hub are left to those who load them."""
     if not path:
         yield f"{key} is not set"
         return
@@ -160,32 +157,26 @@ def _check_model(key: str, path: str | None) -> Iterable[str]:
         hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
         if not hub_name and "://" not in path:
             yield f"{key}: {path} does not exist"
-    elif not _has_config(path):
+        return
+    if not _has_config(path):
         yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
-    else:
-        size, ids = _n_embeddings(folder), (_tokenizer_vocabulary(folder) or {}).values()
-        if size is not None and ids and max(ids) >= size:
-            yield f"{key}: the tokenizer of {folder} has token ids up to {max(ids)}, its model only {size} embeddings"
+        return
+    size, vocabulary = _n_embeddings(folder), _tokenizer_vocabulary(folder)
+    expected = _tokenizer_vocabulary(Path(policy).expanduser()) if path != policy and _has_config(policy) else None
+    ids = max((vocabulary or expected or {"": 0}).values())
+    if size is not None and ids >= size:
+        yield f"{key}: the tokenizer has token ids up to {ids}, the model in {folder} only {size} embeddings"
+    if vocabulary is not None and expected is not None and vocabulary != expected:
+        yield f"{key}: {path} has another vocabulary than the policy {policy}; they must share one tokenizer"
 
 
 def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
-    """Whether there is a tokenizer in the folder of a model that names no other."""
+    """Check that there is a tokenizer in the folder of a model that names no other."""
     folder = Path(model.path or "").expanduser()
     if model.get("tokenizer_path") or not _has_config(model.path):
         return
     if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
-        yield f"{section}.path: {folder} has no tokenizer; save it beside the weights, or set {section}.tokenizer_path"
-
-
-def _check_same_vocabulary(key: str, path: str | None, other: str) -> Iterable[str]:
-    if not path or path == other or not (_has_config(path) and _has_config(other)):
-        return
-    ours, theirs = Path(path).expanduser(), Path(other).expanduser()
-    vocabulary, expected, size = _tokenizer_vocabulary(ours), _tokenizer_vocabulary(theirs), _n_embeddings(ours)
-    if vocabulary is not None and expected is not None and vocabulary != expected:
-        yield f"{key}: {path} has another vocabulary than the policy {other}; they must share one tokenizer"
-    elif size is not None and expected and size <= max(expected.values()):
-        yield f"{key}: {path} has fewer embeddings than the tokenizer of the policy has tokens"
+        yield f"{section}.path: {folder} has no tokenizer; save it there, or set {section}.tokenizer_path"
 
 
 def _n_embeddings(folder: Path) -> int | None:
@@ -218,18 +209,21 @@ def _check_tools(config: DictConfig) -> Iterable[str]:
     section = "actor_rollout_ref.rollout.multi_turn"
     if turns.format not in ToolParser._registry:
         yield f"{section}.format={turns.format} is no tool parser of verl: {', '.join(ToolParser._registry)}"
-    paths = {f"{section}.{name}": turns.get(name) for name in ("tool_config_path", "function_tool_path")}
-    if not any(paths.values()):
+    if not turns.get("tool_config_path") and not turns.get("function_tool_path"):
         yield f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml is an example"
-    for key, name in paths.items():
-        if name and not Path(name).expanduser().exists():
-            yield f"{key}={name} does not exist"
-        elif name and key.endswith("tool_config_path"):
-            try:
-                for tool in OmegaConf.load(Path(name).expanduser())["tools"]:
-                    module, _, attribute = tool["class_name"].rpartition(".")
-                    getattr(import_module(module), attribute)
-            except (YAMLError, KeyError, TypeError, IndexError):
-                yield f"{key}={name} is no list `tools` of entries with class_name"
-            except (ImportError, ValueError, AttributeError) as error:
-                yield f"{key}={name}: a class_name cannot be imported: {error}"
+    for name in ("tool_config_path", "function_tool_path"):
+        if turns.get(name) and not Path(turns[name]).expanduser().exists():
+            yield f"{section}.{name}={turns[name]} does not exist"
+        elif turns.get(name) and name == "tool_config_path":
+            yield from _check_tool_classes(f"{section}.{name}={turns[name]}", Path(turns[name]).expanduser())
+
+
+def _check_tool_classes(named: str, path: Path) -> Iterable[str]:
+    try:
+        for tool in OmegaConf.load(path)["tools"]:
+            module, _, attribute = tool["class_name"].rpartition(".")
+            getattr(import_module(module), attribute)
+    except (YAMLError, KeyError, TypeError, IndexError):
+        yield f"{named} is no list `tools` of entries with class_name"
+    except (ImportError, ValueError, AttributeError) as error:
+        yield f"{named}: a class_name cannot be imported: {error}"

@@ -33,12 +33,15 @@ def check_whole_numbers(config: DictConfig) -> Iterable[str]:
 def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     """What verl's V1 trainers of both methods need."""
     mode, temperature = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout.temperature
+    pool = config.reward.reward_model
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}"
     if temperature <= 0:
         yield f"actor_rollout_ref.rollout.temperature={temperature} must be above 0"
+    if pool.enable and not pool.enable_resource_pool:
+        yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
 
 
 def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:

@@ -29,10 +29,7 @@ from prime_ext.step_rm.scorers.build import check_model, check_server
 
 
 def check_pspo(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with a configuration for the ``pspo_*`` trainers, or verl's own with the manager.
-
-    One line per problem.
-    """
+    """Return everything that is wrong with a configuration of PSPO-WRS, also for verl's own trainers."""
     problems = [*check_whole_numbers(config)]
     try:
         pspo, scorer = sections_of(config)
@@ -77,8 +74,6 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
     """Whether the step scorer can be reached, and where it would work."""
     pool, gpus, device = config.reward.reward_model, scorer.actor.num_gpus, scorer.device
-    if pool.enable and not pool.enable_resource_pool:
-        yield "reward.reward_model.enable=true knows gold answers with enable_resource_pool=true only; set that too"
     if pool.enable and config.reward.custom_reward_function.path is None:
         yield "reward.reward_model.enable=true needs reward.custom_reward_function.path; leave it at that of prime_ext"
     if scorer.kind == "server":

@@ -35,10 +35,7 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) ->
     if process.scores_steps and prm.enable:
         yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
     if not process.scores_steps and not prm.enable:
-        readers = {
-            "prime.process.coefficient > 0": process.coefficient > 0,
-            estimator: prime.outcome_reads_prm,
-        }
+        readers = {"prime.process.coefficient > 0": process.coefficient > 0, estimator: prime.outcome_reads_prm}
         yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
     if process.scores_steps and prime.outcome_reads_prm:
         yield f"{estimator} reads the implicit PRM, which {scorer} stands in for"
@@ -145,5 +142,4 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
         ours = f"prime.process.discount={prime.process.discount}"
         yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):
-        need = "builds a critic that PRIME never reads" if critic.enable else f"builds none, but {sources} needs it"
-        yield f"critic.enable={str(critic.enable).lower()} {need}; leave it unset"
+        yield f"critic.enable={str(critic.enable).lower()} contradicts prime.outcome.estimator; leave it unset"

@@ -8,12 +8,10 @@ import torch
 import torch.distributed as dist
 from verl.utils.device import get_device_name
 
-from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
+from prime_ext.algorithms.prm_losses import logit_of_mean
 from prime_ext.config.settings import BiasSettings
 from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
-
-# Inside the PRM's folder of a checkpoint.
 
 BETAS = (0.9, 0.99)
 # At the logit of the mean outcome the first gradient is 0 but for rounding, of which AdamW must not make a full step.
@@ -24,20 +22,15 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class OutcomeBias:
     """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
-    Gradients add up over the micro-batches of a mini-batch. AdamW without weight decay steps once, whenever the
-    engine's optimiser does; where the engine skips a step (gradients that are not finite), b skips it too.
-
-    Args:
-        settings: the section ``prm.bias``.
+    AdamW without weight decay steps whenever the engine's optimizer does; where the engine skips a step (gradients that
+    are not finite), b skips it too.
     """
 
     def __init__(self, settings: BiasSettings):
         self._started = settings.init is not None
         start = torch.tensor(settings.init or 0.0, dtype=torch.float64, device=get_device_name())
         self.parameter = torch.nn.Parameter(start)
-        self._optimizer = torch.optim.AdamW(
-            [self.parameter], lr=settings.lr, betas=BETAS, eps=EPSILON, weight_decay=0.0
-        )
+        self._optimizer = torch.optim.AdamW([self.parameter], settings.lr, BETAS, EPSILON, weight_decay=0.0)
 
     @property
     def value(self) -> float:
@@ -76,11 +69,7 @@ class OutcomeBias:
         write_json(folder / BIAS_FILE, {"bias": self.value if self._started else None, "beta": beta, **state})
 
     def load(self, folder: Path) -> None:
-        """Restore what :meth:`save` wrote.
-
-        Raises:
-            FileNotFoundError: the checkpoint was saved without a bias.
-        """
+        """Restore what :meth:`save` wrote. Raises FileNotFoundError where the checkpoint was saved without a bias."""
         if not (folder / BIAS_FILE).is_file():
             raise FileNotFoundError(
                 f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with prm.bias.enable=false"

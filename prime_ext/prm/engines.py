@@ -27,11 +27,8 @@ def engine_of(role: str) -> Any:
 def average_weights(source: Any, target: Any, decay: float) -> None:
     """target <- decay * target + (1 - decay) * source, shard by shard; with the decay 0 they are the same bits.
 
-    Both are FSDP engines of one architecture and sharding. Dtypes and devices may differ (a reference in bfloat16,
-    offloaded weights).
-
-    Raises:
-        RuntimeError: names or shapes of the shards differ; nothing has been changed then.
+    Both are FSDP engines of one architecture and sharding, of any dtype and device. Raises RuntimeError, and changes
+    nothing, where names or shapes of the shards differ.
     """
     theirs, ours = (dict(engine.module.named_parameters()) for engine in (source, target))
     if theirs.keys() != ours.keys():

@@ -6,19 +6,14 @@ from typing import Any
 
 
 def number_of_layers(wanted: int | float, layers: int) -> int:
-    """How many of so many layers are trained: ``wanted`` itself, or below 1 that share of them, rounded up."""
+    """Number of layers that are trained: ``wanted`` itself, or below 1 that share of them, rounded up."""
     return math.ceil(wanted * layers) if wanted < 1 else int(wanted)
 
 
 def train_last_layers(model: Any, wanted: int | float) -> Any:
-    """Freeze a causal language model of transformers but for its last decoder layers; returns it.
+    """Freeze a causal language model of transformers but for its last decoder layers, and return it.
 
-    Args:
-        model: the model.
-        wanted: number of layers, or below 1 a share of them.
-
-    Raises:
-        ValueError: it has fewer.
+    ``wanted`` is their number, or below 1 a share of all. Raises ValueError where the model has fewer.
     """
     layers = model.get_decoder().layers
     count = number_of_layers(wanted, len(layers))

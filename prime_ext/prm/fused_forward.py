@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's ``use_fused_kernels`` for each model on its own, and one more backend, ``impl_backend=chunked``.
 
-verl 0.9.1 replaces the ``forward`` of the model's *class*, and the replacement returns no logits. The policy, the PRM
-and its reference live in one process and are of one class, so that either all of them would have to use fused kernels,
-with one backend, or none. :func:`install` binds the replacement to the instance instead, and lets it answer only when
-the engine asks for fused log-probabilities; asked otherwise, the model answers with logits as before.
+verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the PRM and its reference
+are of one class in one process. :func:`install` binds the replacement to the instance, and lets it answer only when the
+engine asks for fused log-probabilities.
 
-``chunked`` runs wherever torch runs, and holds the logits of 256 tokens at a time. verl's ``torch`` backend does so
-for 512 tokens, but with six copies of them: see ``tests/benchmarks/chunked_log_probs.py``.
+``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` backend holds six copies
+of those of 512 (``tests/benchmarks/chunked_log_probs.py``).
 """
 
 import logging
@@ -36,60 +35,46 @@ class FusedLogProbsDiffer(RuntimeError):
     """Fused and plain log-probabilities are not those of one model."""
 
 
-def guard_fused_log_probs(worker: Any, data: TensorDict, model: str, rows: int = 2) -> float:
-    """Compare log-probabilities of the first rows of each rank with and without fused kernels.
-
-    Every rank has to call it. Costs two forward passes over ``rows`` rollouts per rank. Logs the difference, as a
-    warning above the tolerance of the dtype of the computation.
+def guard_fused_log_probs(worker: Any, data: TensorDict, model: str) -> float:
+    """Compare log-probabilities of two rollouts of each rank with and without fused kernels; every rank has to call it.
 
     Args:
         worker: a ``TrainingWorker`` of verl whose model was built with ``use_fused_kernels``.
         data: rollouts as its ``infer_batch`` takes them, with ``temperature``; not changed.
         model: what to call the model in messages.
-        rows: rollouts per rank to compare.
 
     Returns:
-        The largest absolute difference over the response tokens of all ranks.
+        The largest absolute difference over the response tokens of all ranks; logged as a warning above the tolerance.
 
     Raises:
         FusedLogProbsDiffer: it is ten times the tolerance or more.
     """
     log_probs = []
     for fused in (False, True):
-        few = tu.index_select_tensor_dict(data, list(range(min(rows, len(data)))))
+        few = tu.index_select_tensor_dict(data, list(range(min(2, len(data)))))
         options = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1, "calculate_entropy": False}
         tu.assign_non_tensor(few, use_fused_kernels=fused, compute_loss=False, **options)
         mask = few["response_mask"]
         output = worker.infer_batch(few)
         if output is not None:
             log_probs.append(response_from_nested(output["log_probs"], mask.cpu()).values().double())
-    # Sum, number and largest: the ranks decide together, so that all of them stop or none.
-    sums = torch.zeros(2, dtype=torch.float64)
     largest = torch.zeros(1, dtype=torch.float64)
     if log_probs:
         difference_N = (log_probs[1] - log_probs[0]).abs()[mask.cpu().values().bool()]
-        sums[0], sums[1] = difference_N.sum(), len(difference_N)
         # NaN on one side only is a difference like no other, and the maximum must not lose it.
         largest[0] = difference_N.nan_to_num(nan=torch.inf).max() if len(difference_N) else 0.0
-    sums, largest = sums.to(worker.device_name), largest.to(worker.device_name)
-    dist.all_reduce(sums)
+    # The ranks decide together, so that all of them stop or none.
+    largest = largest.to(worker.device_name)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    dtype = worker.engine._autocast_dtype
-    tolerance = TOLERANCES[dtype]
-    said = (
-        f"fused and plain log-probabilities of {model} differ by at most {float(largest):.2g} (mean "
-        f"{float(sums[0] / sums[1].clamp_min(1)):.2g}, {int(sums[1])} tokens, {str(dtype).removeprefix('torch.')})"
-    )
-    if float(largest) >= STOP_AT * tolerance:
+    difference, dtype = float(largest), worker.engine._autocast_dtype
+    message = f"fused and plain log-probabilities of {model} differ by at most {difference:.2g} in {dtype}"
+    if difference >= STOP_AT * TOLERANCES[dtype]:
         raise FusedLogProbsDiffer(
-            f"{said}, {STOP_AT * tolerance:g} is too much; set use_fused_kernels=false for it or another "
+            f"{message}, {STOP_AT * TOLERANCES[dtype]:g} is too much; set use_fused_kernels=false for it or another "
             f"fused_kernel_options.impl_backend"
         )
-    if float(largest) > tolerance:
-        logger.warning("%s, more than %g", said, tolerance)
-    else:
-        logger.info("%s", said)
-    return float(largest)
+    logger.log(logging.WARNING if difference > TOLERANCES[dtype] else logging.INFO, message)
+    return difference
 
 
 MODULE = "verl.models.transformers.monkey_patch"
@@ -105,16 +90,8 @@ def forward_chunked(
 ) -> Any:
     """Forward pass of a causal language model that ends in log-probabilities and entropies, ``(B, T)``.
 
-    Called by verl's engine with what it passes to its own fused forward passes.
-
-    Args:
-        input_ids: token ids ``(B, T)``.
-        temperature: divisor of the logits.
-        shift_labels: the token whose log-probability is wanted at each position; the next one if None.
-        inputs: for the model below the output layer.
-
-    Raises:
-        ValueError: the output layer is not a plain matrix (a bias, or an adapter on it).
+    verl's engine passes what it passes to its own fused forward passes: ``shift_labels`` are the tokens of the
+    log-probabilities, the next ones if None. Raises ValueError where the output layer is not a plain matrix.
     """
     from verl.models.transformers.dense_common import CausalLMOutputForPPO
 
@@ -157,10 +134,7 @@ def bind_chunked(model: Any) -> None:
 
 
 def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
-    """Let ``module``, and no other of its class, answer with ``fused_forward`` when a temperature is passed to it.
-
-    verl's engine passes a temperature to fused forward passes only.
-    """
+    """Let this module answer with ``fused_forward`` when verl's engine passes a temperature: to fused passes only."""
     class_forward = type(module).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

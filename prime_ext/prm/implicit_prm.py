@@ -4,7 +4,6 @@
 import logging
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class ImplicitPRM:
         rollout = config.actor_rollout_ref.rollout
         self.mini_batch_rows = settings.mini_batch_size * rollout.n
         # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-        as_policy = settings.temperature_of_policy or config.prime.process.target == "policy"
+        as_policy = settings.reference in ("policy", "kl") or config.prime.process.target == "policy"
         self.temperature = rollout.temperature if as_policy else 1.0
         self._worker_group: Any = None
         self._reference_group: Any = None
@@ -84,7 +83,7 @@ class ImplicitPRM:
         return classes
 
     def _worker_config(self, frozen_path: str | None = None) -> TrainingWorkerConfig:
-        """Of the PRM, or of another model that is never trained."""
+        """Build the configuration of the PRM, or of another model that is never trained."""
         section, model, checkpoint = self.config.prm, self.config.prm.model, self.config.prm.checkpoint
         forward_only = frozen_path is not None or not self.settings.trained
         if forward_only:
@@ -143,11 +142,11 @@ class ImplicitPRM:
 
         Args:
             batch: the rows.
-            as_update: pack them as the update of the PRM packs them, whose forward passes then give its scores. Where
-                both are the same model, and have the same tokens per pass, q is then 0 and no rounding noise.
+            as_update: pack them as the update packs them, whose forward passes then give the scores: of the same model
+                q is 0, without rounding noise.
 
         Returns:
-            the batch that knows them, and they themselves, padded.
+            the batch with the field, and its values, padded.
         """
         kind = self.settings.reference
         if kind in ("frozen", "base"):
@@ -155,7 +154,7 @@ class ImplicitPRM:
             extra, scored = {} if kind == "frozen" else {"no_lora_adapter": True}, batch
             if as_update:
                 extra[MINI_BATCH_ROWS] = self.mini_batch_rows
-                scored = transfer.select(batch, self._plan(batch).order)
+                scored = transfer.select(batch, self.plan(batch).order)
             self._score(group, scored, REFERENCE_LOG_PROBS, **extra)
             batch = transfer.with_field(batch, REFERENCE_LOG_PROBS)
             return batch, transfer.fetch_padded(batch, [REFERENCE_LOG_PROBS])[REFERENCE_LOG_PROBS]
@@ -193,7 +192,7 @@ class ImplicitPRM:
         replayed_B: torch.Tensor | None = None,
         mini_batch_rows: int | None = None,
     ) -> KVBatchMeta:
-        """Write what the loss needs of each row, and plan the mini-batches.
+        """Write what the loss needs of each row, and return the batch in the order of the update.
 
         Args:
             batch: the rows.
@@ -203,11 +202,8 @@ class ImplicitPRM:
             score_B: summed log-ratios before the update, if the loss needs them.
             replayed_B: True for rows of earlier steps.
             mini_batch_rows: where it is not that of the settings, because of such rows.
-
-        Returns:
-            the batch in the order of the update.
         """
-        plan, loss = self._plan(batch, replayed_B, mini_batch_rows), PRM_LOSSES[self.settings.loss]
+        plan, loss = self.plan(batch, replayed_B, mini_batch_rows), PRM_LOSSES[self.settings.loss]
         rows = loss.prepare(label_B.float(), group_B, valid_B, score_B)
         fields = {
             LABEL: rows.target_B,
@@ -221,21 +217,16 @@ class ImplicitPRM:
             self._worker_group.start_bias(float(label_B[valid_B].mean()))
         return batch
 
-    def mini_batches(
-        self, batch: KVBatchMeta, replayed_B: torch.Tensor | None = None, mini_batch_rows: int | None = None
-    ) -> torch.Tensor:
-        """Number of the mini-batch in which each row is trained on; arguments as for :meth:`put_rows`."""
-        return self._plan(batch, replayed_B, mini_batch_rows).mini_batch_B
-
     def rows_with_replay(self, new: int, replayed: int) -> int:
-        """Rows of a mini-batch, padding included, when so many rows are replayed beside so many new ones."""
+        """Rows of a mini-batch, padding included, with ``replayed`` rows in addition to ``new`` ones."""
         ranks = self.data_parallel_size()
         share = math.ceil(replayed / (new // self.mini_batch_rows))
         return math.ceil((self.mini_batch_rows + share) / ranks) * ranks
 
-    def _plan(
+    def plan(
         self, batch: KVBatchMeta, replayed_B: torch.Tensor | None = None, mini_batch_rows: int | None = None
     ) -> MiniBatchPlan:
+        """Plan the mini-batches of the rows; arguments as for :meth:`put_rows`."""
         return plan_mini_batches(
             keys=batch.keys,
             padding=[transfer.is_padding(tag) for tag in batch.tags],
@@ -245,18 +236,21 @@ class ImplicitPRM:
             replayed=None if replayed_B is None else replayed_B.tolist(),
         )
 
-    def update(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
-        """Train on the planned mini-batches. Returns the metrics of the update."""
-        batch = transfer.with_options(batch, **self._update_options(mini_batch_rows))
-        output = self._worker_group.train_mini_batch(batch)
-        return self._metrics(output.get()["metrics"])
+    def update(self, batch: KVBatchMeta, mini_batch_rows: int | None = None, score: bool = False) -> dict[str, float]:
+        """Train on the planned mini-batches, and return the metrics of the update.
 
-    def update_and_score(self, batch: KVBatchMeta, mini_batch_rows: int | None = None) -> dict[str, float]:
-        """Train, and write the log-probabilities of the training forward passes. Returns the metrics."""
+        With ``score`` the log-probabilities of the training forward passes are written.
+        """
         batch = transfer.with_options(batch, **self._update_options(mini_batch_rows))
-        transfer.wait_for(self._worker_group.update_and_score(batch))
-        metrics = [m for m in self._worker_group.update_metrics() if m is not None]
-        return self._metrics(metrics[0])
+        if score:
+            transfer.wait_for(self._worker_group.update_and_score(batch))
+            metrics = next(one for one in self._worker_group.update_metrics() if one is not None)
+        else:
+            metrics = self._worker_group.train_mini_batch(batch).get()["metrics"]
+        values = {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
+        if self.settings.bias.enable:
+            values["bias"] = self._worker_group.bias_value()[0]
+        return values
 
     def take_pass_counts(self) -> dict[str, int]:
         """Tokens that went through the models since the last call, over all ranks.
@@ -265,13 +259,13 @@ class ImplicitPRM:
             ``forward`` and ``backward`` of the PRM, and ``reference`` for the forward passes of a model of its own.
             With sequence or tensor parallelism every rank of a group counts its own share or copy.
         """
-        counts = {"forward": 0, "backward": 0, "reference": 0}
-        for rank in self._worker_group.take_pass_counts():
-            counts["forward"] += rank["forward"]
-            counts["backward"] += rank["backward"]
-        if self._reference_group is not None:
-            counts["reference"] = sum(rank["forward"] for rank in self._reference_group.take_pass_counts())
-        return counts
+        of_prm = self._worker_group.take_pass_counts()
+        of_reference = [] if self._reference_group is None else self._reference_group.take_pass_counts()
+        return {
+            "forward": sum(rank["forward"] for rank in of_prm),
+            "backward": sum(rank["backward"] for rank in of_prm),
+            "reference": sum(rank["forward"] for rank in of_reference),
+        }
 
     def _score(self, group: Any, batch: KVBatchMeta, name: str, **extra: Any) -> None:
         options = {OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False, **extra}
@@ -288,12 +282,6 @@ class ImplicitPRM:
             "temperature": self.temperature,
             "calculate_entropy": False,
         }
-
-    def _metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        found = {name: float(value) for name, value in reduce_metrics(dict(metrics)).items()}
-        if self.settings.bias.enable:
-            found["bias"] = self._worker_group.bias_value()[0]
-        return found
 
     def data_parallel_size(self) -> int:
         """Ranks over which rows are divided; every pass wants a multiple of them."""

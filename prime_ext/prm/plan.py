@@ -14,11 +14,9 @@ class MiniBatchPlan:
     """Order and weights of the rows of a PRM update.
 
     Attributes:
-        order: row numbers in the order in which they are dispatched: rank after rank, and for each rank its share of
-            every mini-batch in turn.
-        weight_B: weight of each row in its mini-batch's loss, indexed by row number: 1 / (valid rows in the
-            mini-batch), 0 for padding.
-        mini_batch_B: number of each row's mini-batch, from 0, indexed by row number.
+        order: row numbers rank after rank, and for each rank its share of every mini-batch in turn.
+        weight_B: weight of each row in its mini-batch's loss: 1 / (valid rows in it), 0 for padding.
+        mini_batch_B: number of each row's mini-batch, from 0.
     """
 
     order: list[int]
@@ -36,22 +34,12 @@ def plan_mini_batches(
 ) -> MiniBatchPlan:
     """Spread the rows over mini-batches and ranks.
 
-    Valid rows, in the order of their keys, are split evenly over the mini-batches, which keeps the rollouts of a
-    prompt together when the groups are complete; padding fills up each of them. Inside a mini-batch the rows are
-    distributed over the ranks by sequence length. The composition of each mini-batch is therefore the same for any
-    number of ranks and any order of the rows.
+    Valid rows are split evenly over the mini-batches in the order of their keys, which keeps complete groups together;
+    padding fills up each of them. Inside a mini-batch the ranks share the rows by sequence length. So the composition
+    of mini-batches is the same for any number of ranks and any order of the rows.
 
-    Args:
-        keys: key of each row; the canonical order.
-        padding: whether the row is padding.
-        lengths: tokens of each row.
-        mini_batch_size: rows per optimiser step over all ranks.
-        data_parallel_size: number of ranks.
-        replayed: whether the row is from an earlier step. Such rows are split over the mini-batches by themselves, so
-            that each has as many of them.
-
-    Raises:
-        ValueError: the sizes do not divide.
+    ``lengths`` are in tokens, ``mini_batch_size`` is in rows over all ranks; ``replayed`` rows, of earlier steps, are
+    split evenly by themselves. Raises ValueError where the sizes do not divide.
     """
     rows = len(keys)
     if rows % mini_batch_size or mini_batch_size % data_parallel_size:

@@ -1,17 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the PRM's last updates, to be drawn from again: tensors in files.
+"""Rollouts of the PRM's last updates, to be drawn from again.
 
-A batch of B rollouts is a mapping of flat tensors, one file in safetensors:
-
-=====================  ===========================================================================================
-``label``              outcome, (B,)
-``prompt_len``         tokens of each prompt, (B,)
-``response_len``       tokens of each response, (B,)
-``input_ids``          prompts and responses one after another
-``position_ids``       of the same tokens, in the last dimension
-``response_mask``      of the responses' tokens
-``reference``          the reference's log-probabilities of the responses' tokens
-=====================  ===========================================================================================
+Each update is one file in safetensors, with the tensors of :data:`FIELDS` for each rollout.
 """
 
 import os
@@ -22,19 +12,28 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from prime_ext.config.settings import ReplaySettings
 from prime_ext.utils.files import atomic_path
 
+# Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the response, the outcome.
+FIELDS = {
+    "prompts": torch.int32,
+    "responses": torch.int32,
+    "position_ids": torch.int32,
+    "response_mask": torch.uint8,
+    "reference": torch.float32,
+    "label": torch.float32,
+}
 _FILE = re.compile(r"update_(\d{9})\.safetensors")
 
 
 class PRMReplay:
-    """The last so many batches, oldest first.
+    """The batches of the last updates, oldest first.
 
-    Batches are numbered in the order of the updates. What is drawn depends on the number of the update and on what was
-    added before, so a resumed run draws what the uninterrupted one draws.
+    What is drawn depends on the number of the update and on what was added before, so a resumed run draws what the
+    uninterrupted one draws.
 
     Args:
         settings: the section ``prm.replay``.
@@ -49,26 +48,30 @@ class PRMReplay:
         self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
-        """Rollouts beside so many new ones: ``ratio`` times as many, drawn without replacement, or all there are.
-
-        Returns:
-            For each rollout ``label``, ``input_ids``, ``position_ids``, ``prompts``, ``responses``, ``response_mask``
-            and ``reference``.
-        """
+        """Draw ``ratio * new`` rollouts without replacement, or all there are: their fields and ``input_ids``."""
         places = [(number, row) for number in sorted(self._batches) for row in range(_size(self._batches[number]))]
         generator = torch.Generator().manual_seed(self._next)
         wanted = round(self.settings.ratio * new)
         drawn = [places[place] for place in torch.randperm(len(places), generator=generator)[:wanted].tolist()]
-        batches = {number: _rows(load_file(self._batches[number])) for number in {number for number, _ in drawn}}
-        return [batches[number][row] for number, row in drawn]
+        rollouts = {}
+        for number in {number for number, _ in drawn}:
+            with safe_open(self._batches[number], framework="pt") as file:
+                for row in (row for of, row in drawn if of == number):
+                    rollouts[number, row] = _read(file, row)
+        return [rollouts[place] for place in drawn]
 
-    def add(self, batch: Mapping[str, torch.Tensor]) -> None:
-        """Remember a batch, and forget the one that is too old for it."""
+    def add(self, batch: Mapping[str, Sequence[torch.Tensor]]) -> None:
+        """Remember a batch, a tensor for each rollout and field, and forget the one that is too old for it."""
         number = self._next
         self._settle()
         self._batches[number] = self.folder / _name(number)
+        tensors = {
+            f"{row}.{name}": value.to(dtype, copy=True)
+            for name, dtype in FIELDS.items()
+            for row, value in enumerate(batch[name])
+        }
         with atomic_path(self._batches[number]) as temporary:
-            save_file(dict(batch), temporary)
+            save_file(tensors, temporary)
         for old in sorted(self._batches)[: -self.settings.batches]:
             self._batches.pop(old).unlink()
 
@@ -78,7 +81,7 @@ class PRMReplay:
         self._fill(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what :meth:`save` wrote; the newest batches, where there are more than the settings allow.
+        """Take over the newest batches that :meth:`save` wrote, as many as the settings allow.
 
         Raises:
             FileNotFoundError: the checkpoint was saved without replay.
@@ -110,43 +113,10 @@ class PRMReplay:
             _link(path, folder / _name(number))
 
 
-def pack(rows: Mapping[str, Sequence[torch.Tensor]], label_B: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A batch as it is kept, from the fields of each rollout.
-
-    Args:
-        rows: ``prompts``, ``responses``, ``position_ids``, ``response_mask`` and ``reference``, one tensor per rollout.
-        label_B: their outcomes.
-    """
-    lengths = {name: torch.tensor([len(value) for value in rows[name]]) for name in ("prompts", "responses")}
-    tokens = [torch.cat(pair) for pair in zip(rows["prompts"], rows["responses"], strict=True)]
-    return {
-        "label": label_B.float().clone(),
-        "prompt_len": lengths["prompts"],
-        "response_len": lengths["responses"],
-        "input_ids": torch.cat(tokens).int(),
-        "position_ids": torch.cat(list(rows["position_ids"]), dim=-1).int(),
-        "response_mask": torch.cat(list(rows["response_mask"])).to(torch.uint8),
-        "reference": torch.cat(list(rows["reference"])).float(),
-    }
-
-
-def _rows(batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    prompt, response = batch["prompt_len"].tolist(), batch["response_len"].tolist()
-    whole = [left + right for left, right in zip(prompt, response, strict=True)]
-    ids, positions = batch["input_ids"].long().split(whole), batch["position_ids"].long().split(whole, dim=-1)
-    masks, references = batch["response_mask"].long().split(response), batch["reference"].split(response)
-    return [
-        {
-            "label": batch["label"][row],
-            "input_ids": ids[row],
-            "position_ids": positions[row],
-            "prompts": ids[row][: prompt[row]],
-            "responses": ids[row][prompt[row] :],
-            "response_mask": masks[row],
-            "reference": references[row],
-        }
-        for row in range(len(prompt))
-    ]
+def _read(file: safe_open, row: int) -> dict[str, torch.Tensor]:
+    rollout = {name: file.get_tensor(f"{row}.{name}") for name in FIELDS}
+    rollout = {name: value if value.is_floating_point() else value.long() for name, value in rollout.items()}
+    return {**rollout, "input_ids": torch.cat((rollout["prompts"], rollout["responses"]))}
 
 
 def _name(number: int) -> str:
@@ -154,14 +124,14 @@ def _name(number: int) -> str:
 
 
 def _files(folder: Path) -> dict[int, Path]:
-    found = ((_FILE.fullmatch(path.name), path) for path in folder.iterdir())
-    return {int(match[1]): path for match, path in sorted(found, key=lambda pair: pair[1].name) if match}
+    matches = ((_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
+    return {int(match[1]): path for match, path in matches if match}
 
 
 def _size(path: Path) -> int:
-    """Read the number of rollouts in a file, and nothing else of it."""
+    """Read the number of rollouts in a file, and none of its tensors."""
     with safe_open(path, framework="pt") as file:
-        return file.get_slice("label").get_shape()[0]
+        return len(file.keys()) // len(FIELDS)
 
 
 def _link(source: Path, target: Path) -> None:

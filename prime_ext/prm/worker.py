@@ -13,8 +13,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.row_fields import RowFields
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.config.settings import BiasSettings
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, engine_of, register_engine
@@ -23,14 +22,10 @@ from prime_ext.prm.fused_forward import guard_fused_log_probs
 
 
 class PassCounter:
-    """Counts the tokens of the forward and backward passes of a module.
+    """Counts the tokens of the forward and backward passes of a module since :meth:`take` was last called.
 
-    Padding does not count if the model receives an attention mask. Recomputed activations do not count either: the
-    hooks sit on the whole model, not on its layers.
-
-    Attributes:
-        forward: tokens since :meth:`take` was last called.
-        backward: tokens whose gradient was computed since then.
+    Padding does not count if the model receives an attention mask, nor do recomputed activations: the hooks are on the
+    complete model.
     """
 
     def __init__(self, module: torch.nn.Module):
@@ -67,19 +62,9 @@ WEIGHT = "prm_weight"
 OFFSET = "prm_offset"
 ROW = "prm_row"
 
-# What verl's engines and the loss read of a rollout, less what the PRM itself has written.
-INPUT_FIELDS = (
-    "input_ids",
-    "position_ids",
-    "multi_modal_inputs",
-    "prompts",
-    "responses",
-    "response_mask",
-    "loss_mask",
-)
-
-# Those of a row without images.
-TEXT_FIELDS = tuple(name for name in INPUT_FIELDS if name != "multi_modal_inputs")
+# What verl's engines and the loss read of a rollout without images, less what the PRM itself has written; and of any.
+TEXT_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
+INPUT_FIELDS = (*TEXT_FIELDS, "multi_modal_inputs")
 
 # Options of `score`: the field to write to, and rows of a mini-batch over all ranks, if passes may not cross them.
 OUTPUT_FIELD = "prm_output_field"
@@ -87,17 +72,17 @@ MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
 
 def padded_responses(value: Any, responses: Any) -> torch.Tensor:
-    """What a model says of each response token, ``(B, T)``, 0 behind the response.
+    """Pad a model's values of response tokens to ``(B, T)``, with 0 after the response.
 
-    verl's ``no_padding_2_padding`` without a wait for the device, of which that has several for every row.
+    verl's ``no_padding_2_padding`` without waiting for the device several times for every row.
 
     Args:
-        value: jagged, of whole sequences; a token's value stands at the place before it.
+        value: jagged, of complete sequences; a token's value is at the place before it.
         responses: jagged, of the responses. No prompt is empty.
     """
     length_B1, end_B1 = responses.offsets().diff()[:, None], value.offsets()[1:, None]
     place_T = torch.arange(responses.to_padded_tensor(0).shape[1], device=value.device)
-    # Behind a response stand other tokens, not one many times: gradients, though 0, would queue up there.
+    # Pad with distinct indices: gathering one index repeatedly would serialize its gradient atomics.
     index_BT = (end_B1 - length_B1 - 1 + place_T) % len(value.values())
     return value.values()[index_BT].masked_fill(place_T >= length_B1, 0.0)
 
@@ -105,15 +90,12 @@ def padded_responses(value: Any, responses: Any) -> torch.Tensor:
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
-    The fields of the rows (target, weight, offset) were prepared on the driver from the whole batch. The weights
-    already contain the size of the mini-batch, so the sum over micro-batches and ranks is the loss of the mini-batch.
-    Engines average gradients over the data-parallel ranks, hence the factor ``dp_size``.
-
-    Args:
-        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
-        beta: scale of the reward.
+    The driver has prepared the fields of the rows (target, weight, offset). The weights contain the size of the
+    mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients over the data-parallel
+    ranks, hence the factor ``dp_size``.
 
     Attributes:
+        name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
         bias: the trained bias, if there is one; the worker puts it there.
     """
 
@@ -146,8 +128,6 @@ class PRMLoss:
     def stop_recording(self) -> dict[int, torch.Tensor]:
         """Stop, and return the response log-probabilities by row number."""
         recorded, self._recorded = self._recorded, None
-        if recorded is None:
-            raise RuntimeError("stop_recording was called without start_recording")
         if not recorded:
             return {}
         rows, lengths, padded = zip(*recorded, strict=True)
@@ -183,7 +163,7 @@ class ImplicitPRMWorker(TrainingWorker):
         self._role = role
         self._trainable_layers = trainable_layers
         self._bias = None if bias is None else OutcomeBias(bias)
-        # Whether fused and plain log-probabilities were compared, and what that found, until the next metrics.
+        # Whether fused and plain log-probabilities were compared, and the difference until the next metrics.
         self._guarded = False
         self._guard_metrics: dict[str, float] = {}
         self._update_metrics: dict | None = None
@@ -216,7 +196,7 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_bias(self, mean_outcome: float) -> None:
-        """Tell the bias the mean outcome of the rollouts of the first update; later ones change nothing."""
+        """Start the bias from the mean outcome of the rollouts of the first update; later ones change nothing."""
         if self._bias is not None:
             self._bias.start(mean_outcome)
 
@@ -256,13 +236,8 @@ class ImplicitPRMWorker(TrainingWorker):
         return self._passes.take()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def take_over_weights(self, role: str) -> None:
-        """Replace this model's weights by those of another engine of the process."""
-        average_weights(engine_of(role), self.engine, 0.0)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
-        """Move this model's weights towards those of another engine of the process; ``decay`` is what stays of them."""
+        """Move this model's weights towards those of another engine of the process, all the way with the decay 0."""
         average_weights(engine_of(role), self.engine, decay)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
@@ -290,8 +265,8 @@ class ImplicitPRMWorker(TrainingWorker):
     def update_and_score(self, data: TensorDict) -> TensorDict:
         """Train on the mini-batches in order; the scores are the log-probabilities of the training forward passes.
 
-        PRIME's single forward (arXiv 2502.01456, section 4.4): a later mini-batch is scored by a PRM that the earlier
-        ones have already moved. The metrics of the update are fetched with :meth:`update_metrics`.
+        PRIME's single forward (arXiv 2502.01456, section 4.4): earlier mini-batches have moved the PRM that scores a
+        later one. :meth:`update_metrics` has the metrics.
         """
         row_B = data[ROW].tolist()
         self._guard(data)
@@ -308,7 +283,7 @@ class ImplicitPRMWorker(TrainingWorker):
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
 
     def _guard(self, data: TensorDict) -> None:
-        """Compare fused and plain log-probabilities on the first batch; these passes are none of the training's."""
+        """Compare fused and plain log-probabilities on the first batch, in passes that do not count."""
         if self.engine_config.use_fused_kernels and not self._guarded:
             self._guarded, counted = True, self._passes.forward
             difference = guard_fused_log_probs(self, data, f"the PRM ({self._role})")

@@ -30,9 +30,8 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
-from prime_ext.config.chain_settings import chain_arguments
 from prime_ext.config.checks import read
-from prime_ext.config.reward_settings import StepSettings
+from prime_ext.config.reward_settings import StepSettings, chain_arguments
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import NodeScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring

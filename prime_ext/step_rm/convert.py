@@ -4,9 +4,8 @@
     python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
         --output steps.parquet
 
-Options of formats may be repeated and mixed; all files share one split by the hash of the question, see
-prime_ext/step_rm/question_split.py. Every row that cannot be read is one line on stderr. Exits with 2 and one line when
-nothing can be written.
+Options of formats may be repeated and mixed; all files share one split by the hash of the question. Every row that
+cannot be read is one line on stderr. Exits with 2 and one line when nothing can be written.
 """
 
 import argparse
@@ -15,8 +14,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,21 +36,12 @@ SHEPHERD_TAG = "\u043a\u0438"
 _FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
 
 
-# ---- formats: a row in, labelled steps out; BadRow for a row that cannot be read -------------------------------------
-
-
 @dataclass
 class Context:
-    """What is known of a file whose rows are converted in their order.
-
-    Attributes:
-        source: of its steps.
-        counts: everything left out or mended, by its reason.
-        chain: PSPO: the steps of the response so far, without the first ``offset`` of it.
-    """
+    """State of a file whose rows are converted in their order: ``chain`` is PSPO's response from step ``offset`` on."""
 
     source: str
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str]
     chain: tuple[str, ...] = ()
     offset: int = 0
 
@@ -61,7 +51,7 @@ Steps = Iterator[LabelledStep]
 
 
 def text(value: Any, name: str) -> str:
-    """Check that a value is a text that is not empty. Raises ``BadRow``."""
+    """Return a value that must be a text that is not empty. Raises ``BadRow``."""
     if not isinstance(value, str):
         raise BadRow(f"{name} must be a text, got {str(value)[:60]!r}")
     if not value.strip():
@@ -82,8 +72,7 @@ def listed(row: Row, name: str) -> list[Any]:
 def pspo(row: Row, context: Context) -> Steps:
     """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
 
-    The rows of a response follow one another, each with its predecessor only. A row whose previous step is the step of
-    the row before goes on with its response; so all previous steps become known. There is no question.
+    Rows of a response follow one another; joined they give all previous steps. There is no question.
     """
     label = str(row.get("label")).strip()
     if label not in ("-1", "0", "1"):
@@ -108,8 +97,7 @@ def pspo(row: Row, context: Context) -> Steps:
 def prm800k(row: Row, context: Context) -> Steps:
     """Rows of OpenAI's PRM800K (arXiv 2305.20050): every rated completion of every step, alternatives included.
 
-    The previous steps are those that the labeler chose, or wrote. What has no rating makes no row, nor does a
-    completion that a labeler flagged. After a step of which nothing was chosen nothing follows.
+    Previous steps are those that the labeler chose or wrote. Flagged or unrated completions make no step.
     """
     question, label = row.get("question"), row.get("label")
     if not isinstance(question, Mapping) or not isinstance(label, Mapping):
@@ -145,8 +133,7 @@ def prm800k(row: Row, context: Context) -> Steps:
 def math_shepherd(row: Row, context: Context) -> Steps:
     """Rows of Math-Shepherd (arXiv 2312.08935): ``input`` with a tag after each step, ``label`` with + or - instead.
 
-    The question ends where "Step 1:" begins, or else behind its last question mark before the first tag. A tag inside
-    the question labels no step and is left out, with the text kept.
+    The question ends at "Step 1:", else after the last question mark before the first tag. A tag inside it is left out.
     """
     given, labelled = text(row.get("input"), "input"), text(row.get("label"), "label")
     *pieces, _ = given.split(SHEPHERD_TAG)
@@ -166,7 +153,7 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     if cut == 0 and not (match and number):
         raise BadRow("input has neither 'Step 1:' nor a question mark behind its question")
     question = text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
-    context.counts["math_shepherd: tag in the question"] += number
+    context.counts.update(["math_shepherd: tag in the question"] * number)
     steps = [piece.strip() for piece in [pieces[number][cut:], *pieces[number + 1 :]]]
     yield from _chain(question, steps, labels[number:], context)
 
@@ -182,7 +169,7 @@ def chains(row: Row, context: Context) -> Steps:
 
 
 def _chain(question: str, steps: list[Any], labels: list[int | None], context: Context) -> Steps:
-    """The labelled steps of a response."""
+    """Yield the steps of a response that have a label."""
     texts = tuple(text(step, f"step {number}") for number, step in enumerate(steps, start=1))
     for index, label in enumerate(labels):
         if label is not None:
@@ -190,87 +177,58 @@ def _chain(question: str, steps: list[Any], labels: list[int | None], context: C
 
 
 FORMATS: dict[str, Callable[[Row, Context], Steps]] = {
-    each.__name__: each for each in (pspo, prm800k, math_shepherd, chains)
+    each.__name__.replace("_", "-"): each for each in (pspo, prm800k, math_shepherd, chains)
 }
 
 
-# ---- two passes over the files ---------------------------------------------------------------------------------------
+# The first step with each input, and how often each label was given to it.
+Inputs = dict[bytes, tuple[LabelledStep, list[int]]]
 
 
-class Conversion:
-    """Two passes over the files: the first counts what each input is labelled, the second writes.
-
-    Attributes:
-        counts: what was left out, mended and written.
-        votes: how often each input has each label, by its hash.
-    """
-
-    def __init__(self, arguments: argparse.Namespace):
-        self.arguments = arguments
-        self.counts: Counter[str] = Counter()
-        self.votes: dict[bytes, list[int]] = {}
-
-    def _rows(self, name: str, path: Path, report: bool) -> Iterator[LabelledStep]:
-        context = Context(f"{name}:{path.name.partition('.')[0]}")
+def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inputs:
+    """Read files, each with its format. Raises ``StepRMError``, ``SourceError``: no rows, or mostly of another one."""
+    inputs: Inputs = {}
+    for name, path in files:
+        context = Context(f"{name.replace('-', '_')}:{path.name.partition('.')[0]}", counts)
         malformed, number = 0, 0
         for number, row in tqdm(read_source(path), desc=path.name, unit=" rows", disable=not sys.stderr.isatty()):
             try:
                 if isinstance(row, BadRow):
                     raise row
-                # Whole rows only: nothing of a row that breaks in the middle is kept.
                 steps = list(FORMATS[name](row, context))
             except BadRow as error:
                 malformed += 1
-                if report:
-                    print(f"{path} row {number}: {error}", file=sys.stderr)
+                print(f"{path} row {number}: {error}", file=sys.stderr)
                 continue
-            yield from steps
-        if report:
-            self.counts += context.counts
-            self.counts.update({"malformed rows": malformed, "rows": number})
-            if number == 0:
-                raise StepRMError(f"{path} has no rows")
-            if malformed > MOST_MALFORMED * number:
-                raise StepRMError(f"{path}: {malformed} of {number} rows are not in the format {name}")
+            for step in steps:
+                _, votes = inputs.setdefault(input_key(step), (step, [0] * len(LABELS)))
+                votes[LABELS.index(step.label)] += 1
+        counts.update({"malformed rows": malformed, "rows": number})
+        if number == 0:
+            raise StepRMError(f"{path} has no rows")
+        if malformed > MOST_MALFORMED * number:
+            raise StepRMError(f"{path}: {malformed} of {number} rows are not in the format {name}")
+    return inputs
 
-    def _steps(self, report: bool) -> Iterator[LabelledStep]:
-        for name, path in self.arguments.files:
-            yield from self._rows(name, path, report)
 
-    def count(self) -> None:
-        """The first pass."""
-        for step in self._steps(report=True):
-            self.votes.setdefault(input_key(step), [0] * len(LABELS))[LABELS.index(step.label)] += 1
-
-    def stored(self) -> Iterator[LabelledStep]:
-        """The second pass: every input once, with the label that most rows give it."""
-        options = self.arguments
-        places: dict[bytes, str] = {}
-        for step in self._steps(report=False):
-            votes = self.votes.pop(input_key(step), None)
-            if votes is None:
-                self.counts["duplicates merged"] += 1
-                continue
-            if sorted(votes)[-1] == sorted(votes)[-2]:
-                self.counts["contradictory labels: dropped"] += sum(votes)
-                continue
-            first = step.previous[0] if step.previous else step.current
-            group = group_of(step.question or first, options.near_duplicates)
-            split = split_of(group, options.validation, options.test, options.seed)
-            if not step.question and places.setdefault(pair_key(step), split) != split:
-                self.counts["dropped: step without question, known to another split"] += 1
-                continue
-            label = LABELS[votes.index(max(votes))]
-            self.counts.update([f"split {split}", f"label {label}"])
-            yield replace(step, label=label, split=split, group=group)
-
-    def summary(self) -> dict[str, object]:
-        options = self.arguments
-        return {
-            "files": [f"{name}:{path.name}" for name, path in options.files],
-            "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
-            "counts": dict(sorted(self.counts.items())),
-        }
+def split_inputs(inputs: Inputs, options: argparse.Namespace, counts: Counter[str]) -> Steps:
+    """Yield every input once, with its split and the label that most of its rows give it."""
+    places: dict[bytes, str] = {}
+    for step, votes in inputs.values():
+        # Counted only where there are any.
+        counts.update(["duplicates merged"] * (sum(votes) - 1))
+        if sorted(votes)[-1] == sorted(votes)[-2]:
+            counts["contradictory labels: dropped"] += sum(votes)
+            continue
+        first = step.previous[0] if step.previous else step.current
+        group = group_of(step.question or first, options.near_duplicates)
+        split = split_of(group, options.validation, options.test, options.seed)
+        if not step.question and places.setdefault(pair_key(step), split) != split:
+            counts["dropped: step without question, known to another split"] += 1
+            continue
+        label = LABELS[votes.index(max(votes))]
+        counts.update([f"split {split}", f"label {label}"])
+        yield replace(step, label=label, split=split, group=group)
 
 
 def _hash(parts: list[str]) -> bytes:
@@ -278,24 +236,18 @@ def _hash(parts: list[str]) -> bytes:
 
 
 def input_key(step: LabelledStep) -> bytes:
-    """Hash of what a model would see, which is the same for texts that differ in white space only."""
+    """Hash what a model would see, white space normalized."""
     return _hash([" ".join(part.split()) for part in (step.question, *step.previous, step.current)])
 
 
 def pair_key(step: LabelledStep) -> bytes:
-    """Hash of the previous and the current step in normal form: without a question nothing else tells inputs apart."""
+    """Hash the previous and the current step in normal form, which is all there is without a question."""
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
-
-
-def _named(name: str, path: str) -> tuple[str, Path]:
-    return name, Path(path)
-
-
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
         prog="python -m prime_ext.step_rm.convert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -304,37 +256,39 @@ def parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE", "dest": "files", "default": []}
     for name, converter in FORMATS.items():
         first_line = (converter.__doc__ or "").strip().splitlines()[0]
-        top.add_argument(f"--{name.replace('_', '-')}", type=partial(_named, name), help=first_line, **files)
-    top.add_argument("--output", type=Path, required=True, help="the parquet file")
-    top.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
-    top.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
-    top.add_argument("--seed", type=int, default=0, help="of the split")
-    top.add_argument(
+        parser.add_argument(
+            f"--{name}", type=partial(lambda name, path: (name, Path(path)), name), help=first_line, **files
+        )
+    parser.add_argument("--output", type=Path, required=True, help="the parquet file")
+    parser.add_argument("--validation", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    parser.add_argument("--test", type=float, default=0.05, help="share of the questions (default: 0.05)")
+    parser.add_argument("--seed", type=int, default=0, help="of the split")
+    parser.add_argument(
         "--near-duplicates",
         choices=NEAR_DUPLICATES,
         default="numbers",
         help="whether long questions that differ in numbers only stay together (default: numbers, they do)",
     )
-    return top
+    options = parser.parse_args(words)
+    if not options.files:
+        raise StepRMError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
+    if not (options.validation >= 0 <= options.test and options.validation + options.test < 1):
+        raise StepRMError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+    counts: Counter[str] = Counter()
+    inputs = read_inputs(options.files, counts)
+    if not inputs:
+        raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
 
+    def summary() -> dict[str, object]:
+        return {
+            "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
+            "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
+            "counts": dict(sorted(counts.items())),
+        }
 
-def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Convert and write. Returns the summary. Raises ``StepRMError`` and ``SourceError``."""
-    if not arguments.files:
-        raise StepRMError(f"no input; give one of {', '.join('--' + name.replace('_', '-') for name in FORMATS)}")
-    if not (arguments.validation >= 0 <= arguments.test and arguments.validation + arguments.test < 1):
-        raise StepRMError(f"--validation {arguments.validation} and --test {arguments.test} must add up to less than 1")
-    conversion = Conversion(arguments)
-    conversion.count()
-    if not conversion.votes:
-        raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in arguments.files)}")
-    write_steps(arguments.output, conversion.stored(), lambda: json.dumps(conversion.summary()))
-    return conversion.summary()
-
-
-@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
-def main(words: Sequence[str] | None = None) -> int:
-    print(json.dumps(run(parser().parse_args(words)), indent=2))
+    # Counting ends with the last row that is written.
+    write_steps(options.output, split_inputs(inputs, options, counts), lambda: json.dumps(summary()))
+    print(json.dumps(summary(), indent=2))
     return 0
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file beside it that says so.
+r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file in its folder that says so.
 
-Training, the local scorer and the servers all get the ids that are made here, so that they cannot differ. Segment ids
-(``token_type_ids``) are never used: PSPO's code drops them as well, and servers cannot be told them. Special tokens in
-a step are text: a policy that writes ``[SEP]`` must not open a step of its own.
+Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not take them. Special
+tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
 """
 
 import itertools
@@ -26,18 +25,10 @@ FILE = "prime_ext_step_rm.json"
 
 @pydantic_dataclass(frozen=True, config=STRICT)
 class PairFormat:
-    """The choices that a model is trained with; kept beside it.
+    """The format that a model is trained with; the comments of config/step_rm.yaml explain each choice.
 
-    Attributes:
-        layout: ``pair``: the tokenizer's own format for two texts, ``[CLS] previous [SEP] current [SEP]``, with the
-            separator where it puts nothing between them, as most decoders' do. ``text``: always the separator, what
-            the released reward model of PSPO (arXiv 2411.11681) was trained on.
-        separator: text between the steps where the layout needs one.
-        previous: how many steps before the current one are shown; 0 for all (PSPO: 1).
-        question: whether the question stands before the previous steps (PSPO: never).
-        strip_markers: whether ``[1]``, ``1.`` and ``Step 1:`` at the start of steps are left out, so that the model
-            cannot learn what number or which style of marker tends to be right.
-        max_length: tokens of the input at most.
+    The layout ``pair`` is the tokenizer's own for two texts, with the separator where that puts nothing between them.
+    ``text`` always has the separator, as the released reward model of PSPO (arXiv 2411.11681).
     """
 
     layout: Literal["pair", "text"] = "pair"
@@ -48,7 +39,7 @@ class PairFormat:
     max_length: Annotated[int, Field(strict=True, ge=8)] = 512
 
     def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
-        """Question, previous steps and current step as texts; what is not shown is empty."""
+        """Return question, previous steps and current step as texts; what is not shown is empty."""
         shown = previous[-self.previous :] if self.previous else previous
         steps = [self._plain(step) for step in (*shown, current)]
         return (question.strip() if self.question else "", "\n".join(steps[:-1]), steps[-1])
@@ -60,13 +51,9 @@ class PairFormat:
 
 @dataclass(frozen=True)
 class Input:
-    """What a model reads at once: a step with those before it, or a whole response. Equal ones have equal scores.
+    """What a model reads at once: a step with those before it, or a response, whose scores are read at ``ends``.
 
-    Attributes:
-        ids: its tokens.
-        ends: of a response: index of the token of each step at which its score is read.
-        context_cut: whether the steps before it, or the question, lost tokens.
-        step_cut: whether the step itself did.
+    ``context_cut`` and ``step_cut`` say whether the context or the step lost tokens.
     """
 
     ids: tuple[int, ...]
@@ -82,26 +69,18 @@ _Frame = tuple[list[int], list[int], list[int]]
 
 
 class PairEncoder:
-    """Tokenises inputs.
+    """Tokenize inputs of at most ``max_length`` tokens.
 
-    Over-long ones keep the current step: the previous steps lose their beginning first, then the question its end, and
-    a step that is too long on its own loses its end.
-
-    Args:
-        tokenizer: any Hugging Face tokenizer.
-        pair_format: see there.
-
-    Raises:
-        StepRMError: the tokenizer's format leaves no room in ``max_length``.
+    The previous steps lose their beginning first, then the question its end, and a step that is too long on its own its
+    end. Raises ``StepRMError`` if the tokenizer's format leaves no room.
     """
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
         self.tokenizer, self.format = tokenizer, pair_format
         begin, end = self._around(None)
-        # What stands before, between and behind context and step; and around a step alone.
+        # The tokens before, between and after context and step; and around a step alone.
         self._single: _Frame = (begin, [], end)
         pair_begin, between, pair_end = self._single if pair_format.layout == "text" else self._pair_frame()
-        # White space after the question, before the previous steps.
         self._line_break = self._ids("\n")
         separator = list(tokenizer(pair_format.separator, add_special_tokens=False)["input_ids"])
         self._pair: _Frame = (pair_begin, between or separator, pair_end)
@@ -117,25 +96,24 @@ class PairEncoder:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     def _around(self, second: str | None) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before the first text, and all that follows it."""
+        """Return what the tokenizer puts before the first text, and all that follows it."""
         probe = self._ids("a")
         framed = list(self.tokenizer("a", second)["input_ids"])
-        start = next((k for k in range(len(framed)) if framed[k : k + len(probe)] == probe), None)
+        start = _find(probe, framed)
         if not probe or start is None:
             raise StepRMError("the tokenizer does not encode the letter 'a' the same with and without special tokens")
         return framed[:start], framed[start + len(probe) :]
 
     def _pair_frame(self) -> _Frame:
-        """The tokenizer's own format for two texts; that of one text if it puts nothing between them."""
-        probe = self._ids("a")
-        begin, rest = self._around("a")
-        at = next((k for k in range(len(rest)) if rest[k : k + len(probe)] == probe), 0)
+        """Return the tokenizer's format for two texts; that of one text if it puts nothing between them."""
+        probe, (begin, rest) = self._ids("a"), self._around("a")
+        at = _find(probe, rest) or 0
         between, end = rest[:at], rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
         return (begin, between, end) if between and between != begin else self._single
 
     def encode_all(self, inputs: Sequence[tuple[str, Sequence[str], str]]) -> list[Input]:
-        """Ids of many steps, given as question, previous steps and current step. Every text is tokenised once."""
+        """Encode steps, given as question, previous steps and current step. Every text is tokenized once."""
         parts = [self.format.parts(*item) for item in inputs]
         texts = list(dict.fromkeys(text for item in parts for text in item if text))
         known: dict[str, list[int]] = {"": []}
@@ -157,23 +135,22 @@ class PairEncoder:
         return Input(ids, context_cut=cut, step_cut=len(kept) < len(step))
 
     def encode_chains(self, chains: Sequence[tuple[str, Sequence[str]]]) -> list[list[Input]]:
-        """Ids of every step of responses, given as question and steps."""
-        found = iter(
+        """Encode every step of responses, given as question and steps."""
+        inputs = iter(
             self.encode_all([(asked, steps[:at], step) for asked, steps in chains for at, step in enumerate(steps)])
         )
-        return [list(itertools.islice(found, len(steps))) for _, steps in chains]
+        return [list(itertools.islice(inputs, len(steps))) for _, steps in chains]
+
+
+def _find(part: list[int], ids: list[int]) -> int | None:
+    """Return where the tokens of a part begin, None for nowhere."""
+    return next((at for at in range(len(ids)) if ids[at : at + len(part)] == part), None)
 
 
 @pydantic_dataclass(frozen=True)
 class Description:
-    """How to use a model.
-
-    Attributes:
-        pair_format: what it reads.
-        temperature: its logits are divided by this.
-        labels: label of each of its classes.
-        training: settings, data and versions; for people.
-    """
+    """How to use a model: its format, the temperature of its logits, the label of each class, and, for people, how it
+    was trained."""
 
     pair_format: PairFormat
     temperature: Positive
@@ -185,14 +162,9 @@ class Description:
 
 
 def read_description(path: str | Path, pair_format: PairFormat | None = None) -> Description:
-    """The description of a model in a folder.
+    """Read the description of a model in a folder. ``pair_format`` is for a model without one.
 
-    Args:
-        path: folder with ``config.json``.
-        pair_format: for a model that was trained elsewhere and has no description; refused if it says otherwise.
-
-    Raises:
-        StepRMError: no such model, no three classes with a label map, a broken description, or one that contradicts.
+    Raises ``StepRMError``: no such model, no three classes with a label map, a broken description, or a contradiction.
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
@@ -211,15 +183,13 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
             )
         return Description(pair_format, 1.0, labels)
     try:
-        found = read(Description, record, FILE)
+        description = read(Description, record, FILE)
     except SettingsError as error:
         raise StepRMError(f"{path} is broken: {error}") from error
-    if labels != found.labels:
-        raise StepRMError(f"{path}: config.json has the labels {labels}, {FILE} {found.labels}")
-    own = asdict(found.pair_format)
-    for key, value in asdict(pair_format or found.pair_format).items():
-        if value != own[key]:
-            raise StepRMError(
-                f"{path} was trained with {key}={own[key]!r}, not {value!r}; leave the format to the model"
-            )
-    return found
+    if labels != description.labels:
+        raise StepRMError(f"{path}: config.json has the labels {labels}, {FILE} {description.labels}")
+    if pair_format not in (None, description.pair_format):
+        raise StepRMError(
+            f"{path} was trained with {description.pair_format}, not {pair_format}; leave the format to the model"
+        )
+    return description

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three classes of a step and how a model's own numbering of them is read. No torch."""
+"""The three classes of a step and how a model's numbering of them is read. No torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,19 +16,14 @@ class StepRMError(ValueError):
 
 
 def label_of(name: str) -> int | None:
-    """The label that a name stands for; None for no such name."""
+    """Return the label that a name stands for; None for no such name."""
     return _NAMES.get(name.strip().lower())
 
 
 def class_order(id2label: Mapping[Any, Any] | None, where: str) -> tuple[int, int, int]:
-    """Which label each class of a model stands for.
+    """Return the label of each class from a model's label map: -1, 0, 1, or negative, neutral, positive.
 
-    Args:
-        id2label: the model's label map, class number to name: -1, 0, 1, or negative, neutral, positive.
-        where: the model, for the message.
-
-    Raises:
-        StepRMError: no label map, not three labels, or names that do not say which is which.
+    Raises ``StepRMError``, which names the model by ``where``: no label map, not three labels, or other names.
     """
     names = [str((id2label or {})[key]) for key in sorted(id2label or {}, key=int)]
     if not names or all(name.upper() == f"LABEL_{number}" for number, name in enumerate(names)):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Which split a step belongs to: a hash of its question's normal form and nothing else (docs/reference/step_rm.md).
+r"""The split of a step: a hash of its question's normal form and nothing else (docs/reference/step_rm.md).
 
-A question with at least :data:`LETTERS_OF_A_TEXT` letters is a text, in which numbers do not count: the same story with
-other numbers is a near duplicate and stays on the same side. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the
-numbers are what is asked. A source without questions (PSPO's) is divided by the first step, which restates them.
+Numbers do not count in a question with at least :data:`LETTERS_OF_A_TEXT` letters: the same story with other numbers is
+a near duplicate. In shorter ones ("3*7+2", "Compute $\sin 60^\circ$") the numbers are the question.
 """
 
 import hashlib
@@ -21,10 +20,10 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
 
 
 def normal_form(text: str, mask_numbers: bool = True) -> str:
-    """The words and numbers of a question or a step; the text itself where there are none.
+    """Return the words and numbers of a question or a step; the text itself where there are none.
 
-    Compatible characters are joined (NFKC); case, white space, punctuation, symbols, layout commands of LaTeX and
-    thousands separators do not count, and, with ``mask_numbers``, neither do the numbers of a text.
+    Case, white space, punctuation, symbols, compatible characters (NFKC), layout commands of LaTeX and thousands
+    separators do not count, and, with ``mask_numbers``, neither do the numbers of a long text.
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
     plain = _THOUSANDS.sub("", _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", plain)))
@@ -36,16 +35,13 @@ def normal_form(text: str, mask_numbers: bool = True) -> str:
 
 
 def group_of(question: str, near_duplicates: str = "numbers") -> str:
-    """Name of the group of questions that must stay together, 16 hexadecimal digits.
-
-    ``near_duplicates`` is ``numbers`` (the rule above) or ``text`` (numbers always count).
-    """
+    """Name the group of questions that stay together; numbers always count with ``text``, not with ``numbers``."""
     form = normal_form(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]
 
 
 def split_of(group: str, validation: float, test: float, seed: int) -> str:
-    """The split of a group; each fraction is a share of the groups, not of the rows."""
+    """Choose the split of a group; each fraction is a share of the groups, not of the rows."""
     digest = hashlib.sha256(f"{seed}:{group}".encode()).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     return "test" if place < test else "validation" if place < test + validation else "train"

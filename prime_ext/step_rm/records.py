@@ -3,7 +3,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,20 +17,9 @@ from prime_ext.utils.rows import SourceError, whole_rows
 ROWS_PER_WRITE = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """One step with its label: a row of the file.
-
-    Attributes:
-        question: what is asked; empty where the source does not say.
-        previous: all steps before it that are known, in order; empty for the first.
-        current: the step.
-        label: -1 (wrong), 0 (neutral) or 1 (right).
-        step_index: its place in the response, from 0.
-        source: format and file it comes from, for example ``prm800k:phase2_train``.
-        split: ``train``, ``validation`` or ``test``; empty before it is known.
-        group: questions of one group are in one split, see :mod:`prime_ext.step_rm.question_split`.
-    """
+    """One step with its label: a row of the file. ``split`` and ``group`` are empty before they are chosen."""
 
     question: str
     previous: tuple[str, ...]
@@ -42,26 +31,13 @@ class LabelledStep:
     group: str = ""
 
 
-SCHEMA = pa.schema(
-    {
-        "question": pa.string(),
-        "previous": pa.list_(pa.string()),
-        "current": pa.string(),
-        "label": pa.int8(),
-        "step_index": pa.int32(),
-        "source": pa.string(),
-        "split": pa.string(),
-        "group": pa.string(),
-    }
-)
+_TYPES = {"previous": pa.list_(pa.string()), "label": pa.int8(), "step_index": pa.int32()}
+SCHEMA = pa.schema({each.name: _TYPES.get(each.name, pa.string()) for each in fields(LabelledStep)})
 METADATA = b"prime_ext.step_rm"
 
 
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable[[], str]) -> None:
-    """Write the file under a temporary name and rename it.
-
-    ``description`` says how it was made, as JSON, and is asked after the last row; it is kept in the file's metadata.
-    """
+    """Write the file under a temporary name and rename it. ``description``, called last, is kept in its metadata."""
     rows = map(asdict, steps)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         while part := list(itertools.islice(rows, ROWS_PER_WRITE)):
@@ -70,11 +46,7 @@ def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
-    """The rows, checked.
-
-    Raises:
-        StepRMError: no such file, not this schema, or a value that it does not allow; with file and row.
-    """
+    """Yield the rows. Raises ``StepRMError``, with file and row: no such file, another schema, or a wrong value."""
     try:
         for number, row in enumerate(whole_rows(Path(path)), start=1):
             absent = [name for name in SCHEMA.names if name not in row]

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a generated response: their texts, and the tokens at which they end.
 
-One cut for both kinds of step rewards: the implicit PRM sums its token rewards between the ends, and a step reward
-model reads the texts.
-
 Decoding a prefix for every token would take quadratic time, and decoding tokens one by one breaks characters of several
-tokens and loses the spaces of sentencepiece. So a token is decoded once, behind an anchor, and remembered; only tokens
-that hold parts of a character are decoded together with their neighbours.
+tokens and loses the spaces of sentencepiece. So a token is decoded once, after an anchor, and remembered; only tokens
+that hold parts of a character are decoded together with their neighbors.
 """
 
 import bisect
@@ -26,8 +23,8 @@ _LONGEST_RUN = 8
 class TokenText:
     """Text of tokens, for any Hugging Face tokenizer. Special tokens have no text.
 
-    The text of a response is defined as the concatenation of its tokens' texts, so offsets are exact. A character of
-    several tokens belongs to the last of them, and the ones before it have the empty text.
+    The text of a response is the concatenation of its tokens' texts, so offsets are exact. A character of several
+    tokens belongs to the last of them; the ones before it have the empty text.
     """
 
     def __init__(self, tokenizer: Any):
@@ -37,7 +34,7 @@ class TokenText:
         self._known: dict[int, str] = {}
 
     def _find_anchor(self) -> tuple[int, str]:
-        """A token that always decodes to the same text, whatever follows."""
+        """Return a token that always decodes to the same text, whatever follows, and this text."""
         encoded = [self._tokenizer.convert_tokens_to_ids(token) for token in ("a", "x", "0", "1")]
         unknown = self._tokenizer.unk_token_id
         for token in [*encoded, *range(len(self._tokenizer))]:
@@ -64,7 +61,7 @@ class TokenText:
         return self._known[token]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token."""
+        """Return the text of each token."""
         texts = [self._single(token) for token in ids]
         at = 0
         while at < len(texts):
@@ -72,7 +69,7 @@ class TokenText:
         return texts
 
     def _complete(self, ids: Sequence[int], texts: list[str], start: int) -> int:
-        """Decode the parts of a character from ``start`` on together; returns where to go on."""
+        """Decode the parts of a character from ``start`` on together; return where to continue."""
         limit = min(len(ids), start + _LONGEST_RUN)
         for end in range(start + 1, limit + 1):
             if end - start > 1 and _REPLACEMENT not in self._single(ids[end - 1]):
@@ -86,33 +83,26 @@ class TokenText:
 
 
 def last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
-    """Number of the last token of each step; the last step takes all that are left, special tokens included.
+    """Return the number of the last token of each step, the same for steps that share their only token.
 
-    A token belongs to the step in which its first character lies; one with the empty text to that of the next
-    character. Steps that share their only token have the same number.
+    A token belongs to the step of its first character; one with the empty text to that of the next character.
     """
     ends = list(accumulate(len(piece) for piece in pieces))
-    found = [min(bisect.bisect_left(ends, end), len(ends) - 1) for _, end in spans[:-1]]
-    return [*found, len(ends) - 1] if spans else []
+    inner = [min(bisect.bisect_left(ends, end), len(ends) - 1) for _, end in spans[:-1]]
+    return [*inner, len(ends) - 1] if spans else []
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A response in steps.
-
-    Attributes:
-        texts: of the steps; together they are the response.
-        ends: number of the last token of each step, ascending.
-        timed_out: the pattern took too long, so that the response is one step.
-    """
+    """The texts of a response's steps and the number of each one's last token; one step if the pattern timed out."""
 
     texts: tuple[str, ...]
     ends: tuple[int, ...]
     timed_out: bool = False
 
     def with_content(self) -> "Cut":
-        """Only steps in which a letter or a digit stands beside markers; others belong to the step before, or, at the
-        beginning, to the one behind. A response without content has no step."""
+        """Join steps without a letter or a digit, markers aside, to the step before, or, at the beginning, to the next.
+        A response without content has no step."""
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):
@@ -128,7 +118,7 @@ class Cut:
 
 
 class ResponseCutter:
-    """Cuts responses as a section of steps says: in their text, or behind delimiter tokens."""
+    """Cut responses as the settings say: in their text, or after delimiter tokens."""
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
         self._settings = settings
@@ -137,10 +127,12 @@ class ResponseCutter:
         self._ids = frozenset(delimiter for delimiter in delimiters if isinstance(delimiter, int))
 
     def cut(self, ids: Sequence[int]) -> Cut:
-        """The steps of a response; none if it has no tokens."""
+        """Return the steps of a response; none if it has no tokens."""
         pieces = self._text.pieces(ids)
         if self._ids:
-            ends = _ends_at(ids, self._ids)
+            # Of delimiters in a row the last one ends a step.
+            breaks = [at for at in range(len(ids) - 1) if ids[at] in self._ids and ids[at + 1] not in self._ids]
+            ends = [*breaks, len(ids) - 1] if ids else []
             starts = [0, *(end + 1 for end in ends)]
             return Cut(tuple("".join(pieces[at : end + 1]) for at, end in zip(starts, ends, strict=False)), tuple(ends))
         text, settings = "".join(pieces), self._settings
@@ -150,9 +142,3 @@ class ResponseCutter:
         except TimeoutError:
             spans, timed_out = [(0, len(text))], True
         return Cut(tuple(text[at:end] for at, end in spans), tuple(last_tokens(pieces, spans)), timed_out)
-
-
-def _ends_at(ids: Sequence[int], delimiters: frozenset[int]) -> list[int]:
-    """The last of delimiters in a row ends a step, and so does the end of the response."""
-    last = len(ids) - 1
-    return [at for at, token in enumerate(ids) if at == last or (token in delimiters and ids[at + 1] not in delimiters)]

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Cut the text of a response into steps.
 
-Every splitter returns character spans that cover the text: the first begins at 0, each begins where the one before it
-ends, and none is empty. What stands before the first marker belongs to the first step, what follows the last one (the
-line with the answer, say) to the last. A text without structure is one step, the empty text has none.
+Every splitter returns character spans that cover the text without gaps; none is empty. What precedes the first marker
+belongs to the first step. A text without structure is one step, the empty text has none.
 
-Steps can be counted and rewarded, so a response must not be able to make them from nothing. Markers count at the start
-of a line only, in the order 1, 2, 3, ..., outside of fenced code, and with something written after them: ``[1] [1]``
-is one step, and the answer ``option 1. #### 1`` none of its own. Time is linear in the length of the text; a pattern
-of the user has a time limit instead.
+A response must not be able to make steps from nothing. Markers count at the start of a line only, in the order 1, 2,
+3, ..., outside of fenced code, and with something written after them: ``[1] [1]`` is one step, and the answer ``option
+1. #### 1`` is not a step. Time is linear in the length of the text; a pattern of the user has a time limit.
 """
 
 import re
@@ -60,20 +58,20 @@ _PSPO = re.compile(
 
 
 def spans_between(text: str, starts: Iterable[int]) -> list[Span]:
-    """Spans from each start to the next; the first is moved to 0, so that they cover the text."""
+    """Return the spans from each start to the next; the first begins at 0."""
     inner = sorted({start for start in starts if 0 < start < len(text)})
     edges = [0, *inner, len(text)]
     return list(zip(edges, edges[1:], strict=False)) if text else []
 
 
 def marker_end(text: str, start: int = 0, end: int = sys.maxsize) -> int:
-    """Where the text behind the marker at the start of a step begins; the start without a marker."""
+    """Return where the marker at the start of a step ends; the start without a marker."""
     match = next(filter(None, (pattern.match(text, start, end) for pattern in _MARKERS.values())), None)
     return match.end() if match else start
 
 
 def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
-    """Whether a letter or a digit stands there, beside markers at the start."""
+    """Whether there is a letter or a digit in addition to markers at the start."""
     end = len(text) if end is None else end
     while start < end:
         behind = start + 1 if text[start].isspace() else marker_end(text, start, end)
@@ -84,13 +82,13 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
 
 
 def _followed(text: str, found: Sequence[Span], written: Callable[[int, int], bool]) -> list[int]:
-    """The starts of markers (start and end of each) behind which something is written up to the next."""
+    """Return the starts of the markers (start and end of each) that are followed by something before the next."""
     following = [*(start for start, _ in found[1:]), len(text)]
     return [start for (start, body), end in zip(found, following, strict=False) if written(body, end)]
 
 
 def _with_content(text: str, starts: Iterable[int]) -> list[int]:
-    """Leave out the starts behind which, up to the next, nothing is written: that belongs to the step before."""
+    """Drop the starts after which nothing is written before the next: that belongs to the step before."""
     found = [(start, start) for start in starts if 0 < start < len(text)]
     kept = _followed(text, found, partial(has_content, text))
     # Nothing before the first start: it begins with the text.
@@ -98,7 +96,7 @@ def _with_content(text: str, starts: Iterable[int]) -> list[int]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Start and content of the lines that are not in fenced code."""
+    """Yield start and content of the lines that are not in fenced code."""
     at, fenced = 0, False
     for line in text.split("\n"):
         is_fence = _FENCE.match(line) is not None
@@ -109,9 +107,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_at_markers(text: str, style: str) -> list[Span]:
-    """``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)): markers that count 1, 2, 3, ... (or from 0).
+    """Split at ``labels`` (Step 1:), ``brackets`` ([1]) or ``numbered`` (1. or 1)) that count 1, 2, 3, ... (or from 0).
 
-    Repeated and skipped numbers are text, and so are markers behind which nothing but the answer is written.
+    Repeated and skipped numbers are text, and so are markers that only the answer follows.
     """
     pattern = _MARKERS[style]
     found: list[tuple[int, int]] = []
@@ -129,7 +127,7 @@ def split_at_markers(text: str, style: str) -> list[Span]:
 
 
 def split_paragraphs(text: str) -> list[Span]:
-    """Steps between blank lines; the answer on its own belongs to the step before, and fenced code is not cut."""
+    """Split at blank lines; a lone answer belongs to the step before, and fenced code is not cut."""
     starts, blank = [], False
     for at, line in _lines(text):
         if blank and line.strip() and not _ANSWER.match(line):
@@ -139,7 +137,7 @@ def split_paragraphs(text: str) -> list[Span]:
 
 
 def split_sentences(text: str) -> list[Span]:
-    """Steps between sentences and at line breaks. Rules of thumb: abbreviations and list numbers end no sentence."""
+    """Split after sentences and at line breaks. Abbreviations and list numbers end no sentence."""
     starts = []
     for match in _SENTENCE_END.finditer(text):
         before = text[max(0, match.start() + 1 - _LOOK_BACK) : match.start() + 1]
@@ -155,35 +153,30 @@ def split_sentences(text: str) -> list[Span]:
 
 
 def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
-    """A step ends behind a delimiter; delimiters in a row and white space behind them belong to the step before."""
+    """Split after delimiters; delimiters in a row and white space after them belong to the step before."""
     either = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
     return spans_between(text, _with_content(text, [match.end() for match in re.finditer(either, text)]))
 
 
 def split_at_pattern(text: str, pattern: str) -> list[Span]:
-    """A step begins wherever the pattern matches (syntax of the ``regex`` package, ``^`` and ``$`` at lines).
-
-    Raises:
-        TimeoutError: the pattern took longer than :data:`PATTERN_SECONDS`.
-    """
+    """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`."""
     matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
     return spans_between(text, _with_content(text, [match.start() for match in matches]))
 
 
 def split_pspo(text: str) -> list[Span]:
-    r"""The steps that the released code of PSPO (arXiv 2411.11681) finds, for comparison.
+    r"""Split as the released code of PSPO (arXiv 2411.11681) does, for comparison.
 
-    Its markers count anywhere and in any order (decimals, ``there are 11. So``, an answer ``option 1.``), ``[k]`` up to
-    9 only, and ``1. A\n2. B`` is one step, so do not train with it. It drops the text before the first marker; here
-    that is part of the first span. A text without a marker has no step there and one span here. The marker belongs to
-    the span that it opens, the white space and full stop that its pattern takes with it included.
+    Its markers count anywhere and in any order (decimals, an answer ``option 1.``), ``[k]`` up to 9 only, and
+    ``1. A\n2. B`` is one step, so do not train with it. The text before the first marker, which it drops, is part of
+    the first span here; a text without a marker, which has no step there, is one span.
     """
     found = [match.span() for match in _PSPO.finditer(text)]
     return spans_between(text, _followed(text, found, lambda body, end: bool(text[body:end].strip()))[1:])
 
 
 def split_auto(text: str) -> list[Span]:
-    """The first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
+    """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
     spans: list[Span] = spans_between(text, [])
     for name in (*_MARKERS, "paragraphs", "sentences"):
         spans = SPLITTERS[name](text)
@@ -202,16 +195,9 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
 
 
 def split_steps(text: str, splitter: str = "auto", argument: str | Sequence[str] | None = None) -> list[Span]:
-    """Spans of the steps of a text.
+    """Split by a name of :data:`SPLITTERS`, or by ``pattern`` or ``delimiters``, which are the argument.
 
-    Args:
-        text: the response.
-        splitter: a name of :data:`SPLITTERS`, or ``pattern`` or ``delimiters``.
-        argument: the pattern, or the delimiters; None for the others.
-
-    Raises:
-        ValueError: unknown splitter, or the argument it needs is missing.
-        TimeoutError: the custom pattern took too long on this text.
+    Raises ``ValueError``: unknown splitter, or no argument for it. ``TimeoutError``: the pattern took too long.
     """
     if splitter == "pattern" and isinstance(argument, str):
         return split_at_pattern(text, argument)

@@ -3,9 +3,9 @@
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
-The targets are the implicit PRM and the running average of the policy's own weights. Their forward passes run inside
-the policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
-tokens as the policy loss is (``actor.loss_agg_mode``), and so do not depend on micro-batches or ranks.
+The targets are the implicit PRM and the running average of the policy's weights. Their forward passes run inside the
+policy's micro-batch, so that nothing as wide as the vocabulary is stored or sent. The divergences are averaged over
+tokens as the policy loss is (``actor.loss_agg_mode``).
 """
 
 import os
@@ -85,21 +85,17 @@ class PolicyTargets:
         if self.settings.anchor.enable:
             self._average = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
             self._average.reset()
-            self._average.take_over_weights("policy")
+            self._average.average_weights("policy", 0.0)
 
     def coefficients(self, gate: float) -> dict[str, float]:
-        """Coefficient of each divergence in the policy's loss of a step, by role.
-
-        Args:
-            gate: the reliability gate in [0, 1]; 1 without one.
-        """
-        found = {}
+        """Coefficient of each divergence in the policy's loss of a step, by role; the gate is 1 without one."""
+        coefficients = {}
         if self.settings.distils:
-            found[PRM_GROUP] = self.settings.process.coefficient * gate
+            coefficients[PRM_GROUP] = self.settings.process.coefficient * gate
         if self.settings.anchor.enable:
             closed = 1.0 - gate if self.settings.anchor.fallback else 1.0
-            found[AVERAGE_ROLE] = self.settings.anchor.coefficient * closed
-        return found
+            coefficients[AVERAGE_ROLE] = self.settings.anchor.coefficient * closed
+        return coefficients
 
     def before_update(self) -> None:
         """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
@@ -107,7 +103,7 @@ class PolicyTargets:
             self._average.average_weights("policy", self.settings.anchor.decay)
 
     def save(self, folder: str, global_step: int) -> None:
-        """Save the average beside the policy, in the folder of a checkpoint."""
+        """Save the average in the folder of a checkpoint."""
         if self._average is not None:
             self._average.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
 
@@ -126,8 +122,7 @@ class PolicyTargets:
 class TargetedPolicyLoss:
     """A loss for verl's engines, which call it twice for a micro-batch: with the logits, then with what it returned.
 
-    Args:
-        policy_loss: verl's loss, a partial of ``ppo_loss`` with the actor's configuration.
+    ``policy_loss`` is verl's, a partial of ``ppo_loss`` with the actor's configuration.
     """
 
     def __init__(self, policy_loss: partial):
@@ -167,17 +162,17 @@ class TargetedPolicyLoss:
                 kls = kl_NJ.unbind(-1)
             else:
                 chosen_NK = logits_NV.detach().topk(min(k, logits_NV.shape[-1]), -1).indices
-                # One target after the other: of each only the chosen tokens are kept.
-                found = [_at(chosen_NK, *target_logits(role, data)) for role in roles]
-                log_prob_NM = log_probs_at(logits_NV, torch.cat([found[0][1][:, None], chosen_NK], -1))
+                targets_NK = []
+                for role in roles:
+                    # One target after the other: of each only the chosen tokens are kept.
+                    target_logits_NV, token_N = target_logits(role, data)
+                    targets_NK.append(log_probs_at(target_logits_NV, chosen_NK))
+                    del target_logits_NV
+                log_prob_NM = log_probs_at(logits_NV, torch.cat([token_N[:, None], chosen_NK], -1))
                 log_prob_N = log_prob_NM[:, 0]
-                kls = tuple(topk_reverse_kl(log_prob_NM[:, 1:], target_NK) for target_NK, _ in found)
+                kls = tuple(topk_reverse_kl(log_prob_NM[:, 1:], target_NK) for target_NK in targets_NK)
         named = zip(roles, kls, strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
-
-
-def _at(index_NK: torch.Tensor, logits_NV: torch.Tensor, token_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return log_probs_at(logits_NV, index_NK), token_N
 
 
 def targets_of(data: TensorDict) -> dict[str, float]:
@@ -213,7 +208,7 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
 
 
 def install_targets(worker: Any) -> DataProto:
-    """Runs in verl's actor worker: let the policy's updates take the targets into account that they are told."""
+    """Add the targets to the policy's updates; runs in verl's actor worker."""
     actor = worker.actor
     register_engine("policy", actor.engine)
     loss = TargetedPolicyLoss(actor.loss_fn)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One PRIME step on the driver: its tensors, from the store of rollouts to what the scorers say of them.
+"""One PRIME step on the driver: its tensors, from the store of rollouts to the scores.
 
-A scorer (``prime.process.scorer``) is a function of the step and its batch, which returns the batch with the fields
-that it has written: it sets :attr:`PrimeStep.process_reward_BT` and ``pairs_before`` and logs what it measures.
-:mod:`prime_ext.trainer.reward_sources` makes advantages of all that.
+A scorer (``prime.process.scorer``) is a function of the step and its batch that returns the batch with the fields it
+has written: it sets :attr:`PrimeStep.process_reward_BT` and ``pairs_before`` and logs what it measures.
+:mod:`prime_ext.trainer.reward_sources` makes advantages of them.
 """
 
 import logging
@@ -19,7 +19,7 @@ from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.steps import StepSpans, delimiter_boundaries, step_spans
+from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.config.settings import PrimeSettings
@@ -33,24 +33,19 @@ _POSITIVE_LOG_PROB = 1e-2
 
 
 class ResponseSteps:
-    """Finds steps as ``prime.steps`` says: in the text of the response, or behind delimiter tokens.
-
-    The text is that of the valid tokens, so a tool's answer in the middle makes no steps.
+    """Finds steps as ``prime.steps`` says, in the valid tokens: a tool's answer in the middle makes no steps.
 
     Attributes:
         timed_out: responses of the last call on which the pattern took too long; each of them is one step.
     """
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
-        self._ids = [delimiter for delimiter in settings.delimiters or () if isinstance(delimiter, int)]
-        self._cutter = None if self._ids else ResponseCutter(settings, tokenizer)
+        self._cutter = ResponseCutter(settings, tokenizer)
         self.timed_out = 0
 
     def boundaries(self, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Tokens after which a step ends, ``(B, T)`` bool; the end of the response is left to ``step_spans``."""
         self.timed_out = 0
-        if self._cutter is None:
-            return delimiter_boundaries(token_BT, mask_BT, self._ids)
         boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
         for row, mask_T in enumerate(mask_BT.bool()):
             position_N = mask_T.nonzero()[:, 0]
@@ -71,26 +66,22 @@ class PrimeStep:
     """Rows are those of the batch, padding included; padding has an empty mask and takes part in nothing.
 
     Attributes:
-        mask_BT: response mask.
         reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
             penalty of each token; 0 outside the mask.
         label_B: the verifier's verdict in [0, 1].
         group_B: number of the prompt; padding rows have numbers of their own.
-        metrics: of the training step; receives what there is to say.
-        timing: seconds by name, as verl's timers fill it.
+        metrics, timing: of the training step, by name; filled here.
         number: of the training step, from 1.
-        reference_log_prob_BT: the PRM's reference.
         process_reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each
-            step at its last token (``prime.process.scorer``); not normalised.
+            step at its last token (``prime.process.scorer``); not normalized.
         process_noise: standard deviation of the rounding noise of a process reward.
         pairs_before: how the PRM ordered the pairs of this batch before it trained on them.
-        boundary_BT: tokens after which a step ends, where the settings need steps or a step scorer has told them.
-        turn_end_BT: tokens after which a turn ends, where the settings need turns.
-        turn_reward_BT: rewards of turns, each at its turn's end, where they are a source.
+        boundary_BT, turn_end_BT: tokens after which a step or a turn ends.
+        turn_reward_BT: rewards of turns, each at its turn's end.
         steps_timed_out: responses on which the pattern of the steps took too long.
-        value_BT: the critic's value of the state before each token, where the settings need a critic.
-        old_log_prob_BT: log-probabilities under the policy that wrote the responses, where the settings need them.
-        greedy_B: reward of the greedy response to the same prompt, where the settings need it.
+        value_BT: the critic's value of the state before each token.
+        old_log_prob_BT: log-probabilities under the policy that wrote the responses.
+        greedy_B: reward of the greedy response to the same prompt.
         verl_advantage_BT: the outcome's advantage, where verl has computed it.
         gamma, lam: ``algorithm.gamma`` and ``algorithm.lam``.
     """
@@ -137,13 +128,8 @@ class PrimeStep:
     ) -> "PrimeStep":
         """Fetch the batch from the store of rollouts.
 
-        Args:
-            batch: the rollouts.
-            settings: the section ``prime``.
-            kl_in_reward: whether verl has put its KL penalty into the reward.
-            response_steps: for settings that need steps.
-            greedy: reward of the greedy response by prompt id, for settings that need it.
-            more: other attributes.
+        ``kl_in_reward``: verl has put its KL penalty into the reward. ``greedy`` are the rewards of greedy responses by
+        prompt id, ``more`` other attributes.
         """
         reward_field = "token_level_rewards" if kl_in_reward else "rm_scores"
         wanted = {
@@ -219,14 +205,10 @@ class PrimeStep:
         self.measure_sums(implicit_BT.sum(-1))
 
     def measure_scores(self, log_prob_BT: torch.Tensor, when: str, mini_batch_B: torch.Tensor | None = None) -> None:
-        """Log how well the PRM's log-probabilities order the batch.
+        """Log how well the PRM's log-probabilities order the batch ``before`` or ``after`` the update.
 
-        Args:
-            log_prob_BT: of the PRM.
-            when: ``before`` or ``after`` the update.
-            mini_batch_B: of log-probabilities from training forward passes, in which mini-batch each row was. A prompt
-                with missing rollouts may be spread over two of them, and the PRM has moved in between, on this very
-                prompt: pairs over that gap do not count.
+        ``mini_batch_B`` are the mini-batches of log-probabilities from training forward passes. Pairs over two of them
+        do not count: the PRM has moved in between, on this very prompt.
         """
         total_B = self._log_ratio(log_prob_BT).sum(-1)
         group_B = self.group_B if mini_batch_B is None else self.group_B * len(self.group_B) + mini_batch_B
@@ -261,9 +243,8 @@ class PrimeStep:
 
 
 def _within(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The rewards inside the mask, and those outside of it at the last valid token: nothing that was paid is lost.
-
-    The outcome of a response that was cut off in a tool's answer stands there, and what a rejection of tokens masks.
+    """Move rewards outside of the mask to the last valid token: the outcome of a response that ends in a tool's answer,
+    and what a rejection of tokens masks.
     """
     inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)

@@ -39,8 +39,7 @@ from prime_ext.trainer.replay_buffer import (
     PromptFilterReplayBuffer,
     PromptFilterReplayBufferAsync,
 )
-from prime_ext.trainer.reward_sources import advantages
-from prime_ext.trainer.step_scorers import step_scorer
+from prime_ext.trainer.reward_sources import advantages, step_scorer
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json, write_text
 

@@ -14,7 +14,6 @@ from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.prm.implicit_prm import ImplicitPRM
-from prime_ext.prm.replay import pack
 from prime_ext.prm.worker import (
     INPUT_FIELDS,
     LABEL,
@@ -37,16 +36,11 @@ _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 
 class PRMPhase:
-    """One training step of the PRM.
-
-    Args:
-        prm: the PRM.
-        step: is told the process rewards.
-        end_token: of the tokenizer.
+    """One training step of the PRM, whose process rewards ``step`` receives.
 
     Attributes:
-        rows: those of the update, padding included: of the step's batch, in its order, then others that only the PRM
-            sees; with ``label_B``, ``group_B`` (padding has numbers of its own) and ``valid_B`` (False for padding).
+        rows: those of the update: of the step's batch, in its order, then replayed ones and padding; with ``label_B``,
+            ``group_B`` (padding has numbers of its own) and ``valid_B`` (False for padding).
         added: keys of those that are not in the batch; they are cleared in the end.
         replayed_B: True for rows of earlier steps; None without any.
         mini_batch_rows: rows of a mini-batch with them; None without any.
@@ -62,12 +56,11 @@ class PRMPhase:
         settings, prime = prm.settings, step.settings
         self.mode = settings.update_mode
         self.measures = settings.accuracy_freq > 0 and step.number % settings.accuracy_freq == 0
-        # Whether the process rewards are read. Otherwise "before" does without the scoring pass behind it.
+        # Whether the process rewards are read. Otherwise "before" does without the scoring pass after it.
         self.rewarded = prime.rewards_tokens or not prime.distils
 
     def run(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Do it all. Returns the batch that knows the new fields."""
-        # Of the fields of a rollout workers need only those of a rollout.
+        """Run the PRM phase and return the batch with its new fields."""
         self.rows = transfer.with_fields(batch, INPUT_FIELDS)
         if not self.valid_B.any():
             # Nothing that it could learn from.
@@ -78,12 +71,15 @@ class PRMPhase:
             self._add_replayed(replay.draw(int(self.valid_B.sum())))
         self._score_and_update(batch)
         if replay is not None:
-            replay.add(self._packed())
+            replay.add(self._new_rollouts())
         if self.measures and self.mode in ("after", "interleaved"):
             self.step.measure_scores(self._score(batch), "after")
         if self.added:
             transfer.clear(self.added, batch.partition_id)
-        self.step.metrics.update(pass_metrics(self.prm, batch))
+        # Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all.
+        tokens = sum(tag["seq_len"] for tag in batch.tags)
+        for name, count in self.prm.take_pass_counts().items():
+            self.step.metrics[f"prm/passes/{name}"] = count / tokens
         return batch
 
     def _score_and_update(self, batch: KVBatchMeta) -> None:
@@ -101,10 +97,10 @@ class PRMPhase:
         if mode != "none":
             self._update(of_training)
         if of_training:
-            scores_BT = self._fetch(batch, PRM_LOG_PROBS)
-            mini_batch_B = self.prm.mini_batches(self.rows, self.replayed_B, self.mini_batch_rows)[: len(batch)]
+            scores_BT = self._scores(batch)
+            plan = self.prm.plan(self.rows, self.replayed_B, self.mini_batch_rows)
             # Those of interleaved are the nearest to "before" that it has.
-            step.measure_scores(scores_BT, "before", mini_batch_B)
+            step.measure_scores(scores_BT, "before", plan.mini_batch_B[: len(batch)])
         if mode == "before" and self.rewarded:
             scores_BT = self._score(batch)
             step.measure_scores(scores_BT, "after")
@@ -117,25 +113,8 @@ class PRMPhase:
         """Fields of a rollout that all rows have; those of earlier steps are without images."""
         return INPUT_FIELDS if self.replayed_B is None else TEXT_FIELDS
 
-    def _add(self, more: KVBatchMeta, labels: Sequence[float], multiple: int) -> None:
-        """Rows of other prompts, with these outcomes, and padding to a multiple of so many.
-
-        They are in the same partition of the store, and need none but the fields of a rollout.
-        """
-        joined = transfer.joined(self.rows, more, self._inputs)
-        padded = transfer.padded(joined, multiple, self.end_token)
-        filled = len(padded) - len(joined)
-        first = int(self.group_B.max()) + 1
-        groups = [first + number for number in transfer.group_numbers(more.keys)]
-        padding = [first + len(set(groups)) + place for place in range(filled)]
-        self.label_B = torch.cat((self.label_B, torch.tensor(labels), torch.zeros(filled)))
-        self.group_B = torch.cat((self.group_B, torch.tensor([*groups, *padding])))
-        self.valid_B = torch.cat((self.valid_B, torch.arange(len(more) + filled) < len(more)))
-        self.added += padded.keys[len(self.rows) :]
-        self.rows = padded
-
     def _add_replayed(self, drawn: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Rows of earlier steps, with their reference's log-probabilities."""
+        """Add rows of earlier steps, with their reference's log-probabilities, and padding to equal mini-batches."""
         self.step.metrics["prm/replayed_rollouts"] = len(drawn)
         if not drawn:
             return
@@ -147,23 +126,30 @@ class PRMPhase:
         keys = [f"replay{place:06d}_0_0" for place in range(len(drawn))]
         more = transfer.put_rollouts(keys, self.rows.partition_id, fields)
         multiple = new // self.prm.mini_batch_rows * self.mini_batch_rows
-        self._add(more, [float(row["label"]) for row in drawn], multiple)
-        filled = transfer.select(self.rows, range(new + len(drawn), len(self.rows)))
-        if filled.keys:
+        self.rows = transfer.padded(transfer.joined(self.rows, more, TEXT_FIELDS), multiple, self.end_token)
+        self.added = self.rows.keys[new:]
+        filled = len(self.added) - len(drawn)
+        if filled:
             # verl copies it from some rollout, of another length.
-            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * len(filled), layout=torch.jagged)
-            transfer.put_rows(filled, {REFERENCE_LOG_PROBS: nothing})
-        place_B = torch.arange(len(self.rows)) - new
-        self.replayed_B = (place_B >= 0) & (place_B < len(drawn))
+            nothing = torch.nested.as_nested_tensor([torch.zeros(1)] * filled, layout=torch.jagged)
+            padding = transfer.select(self.rows, range(new + len(drawn), len(self.rows)))
+            transfer.put_rows(padding, {REFERENCE_LOG_PROBS: nothing})
+        again_N = torch.arange(len(self.added)) < len(drawn)
+        labels = torch.tensor([float(row["label"]) for row in drawn])
+        # Every one is a prompt of its own.
+        groups = int(self.group_B.max()) + 1 + torch.arange(len(self.added))
+        self.label_B = torch.cat((self.label_B, labels, torch.zeros(filled)))
+        self.group_B = torch.cat((self.group_B, groups))
+        self.replayed_B = torch.cat((torch.zeros(new, dtype=torch.bool), again_N))
+        self.valid_B = torch.cat((self.valid_B, again_N))
 
-    def _packed(self) -> dict[str, torch.Tensor]:
-        """The new rollouts among the rows, as they are kept for later steps."""
+    def _new_rollouts(self) -> dict[str, Sequence[torch.Tensor]]:
+        """Return the fields of the new rollouts among the rows that are kept for later steps."""
         new_B = self.valid_B if self.replayed_B is None else self.valid_B & ~self.replayed_B
         new = transfer.select(self.rows, new_B.nonzero()[:, 0].tolist())
         transfer.refuse_images(new, "prm.replay; set its batches=0")
         fields = transfer.fetch_rows(new, [*_KEPT, REFERENCE_LOG_PROBS])
-        fields["reference"] = fields.pop(REFERENCE_LOG_PROBS)
-        return pack(fields, self.label_B[new_B])
+        return {**fields, "reference": fields[REFERENCE_LOG_PROBS], "label": self.label_B[new_B].unbind()}
 
     # ---- passes ------------------------------------------------------------------------------------------------
 
@@ -184,11 +170,10 @@ class PRMPhase:
                 self.prm.score(self.rows)
             else:
                 self.prm.score(transfer.with_fields(batch, self._inputs))
-        return self._fetch(batch, PRM_LOG_PROBS)
+        return self._scores(batch)
 
-    def _fetch(self, batch: KVBatchMeta, name: str) -> torch.Tensor:
-        """What the PRM says of the tokens of the batch."""
-        return transfer.fetch_padded(batch, [name])[name]
+    def _scores(self, batch: KVBatchMeta) -> torch.Tensor:
+        return transfer.fetch_padded(batch, [PRM_LOG_PROBS])[PRM_LOG_PROBS]
 
     def _update(self, keeps_scores: bool) -> None:
         """Train; if asked, leave the log-probabilities of the training forward passes in the queue."""
@@ -201,18 +186,11 @@ class PRMPhase:
         of_rows = (self.label_B, self.group_B, self.valid_B, score_B, self.replayed_B)
         planned = self.prm.put_rows(self.rows, *of_rows, self.mini_batch_rows)
         planned = transfer.with_fields(planned, (*self._inputs, *_UPDATE_FIELDS))
-        update = self.prm.update_and_score if keeps_scores else self.prm.update
         with marked_timer("prm_update", self.step.timing):
-            said = update(planned, self.mini_batch_rows)
-        if not math.isfinite(said["loss"]):
-            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", said["loss"])
-        for name, value in said.items():
+            values = self.prm.update(planned, self.mini_batch_rows, score=keeps_scores)
+        if not math.isfinite(values["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"])
+        for name, value in values.items():
             # verl's own metrics stay under its names.
             known = "perf/mfu/prm" if name == "mfu" else name if name.startswith("perf/") else f"prm/{name}"
             self.step.metrics[known] = value
-
-
-def pass_metrics(prm: ImplicitPRM, batch: KVBatchMeta) -> dict[str, float]:
-    """Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all."""
-    tokens = sum(tag["seq_len"] for tag in batch.tags)
-    return {f"prm/passes/{name}": count / tokens for name, count in prm.take_pass_counts().items()}

@@ -29,13 +29,11 @@ class PromptsExhausted(RuntimeError):
 
 
 class _Rollout(NamedTuple):
-    """What the reward said of a rollout."""
+    """The reward of a rollout: no accuracy where it does not count, no outcome without a verifier's ``verdict``."""
 
     accuracy: float | None
-    """None: it does not count."""
     cut_off: bool
     outcome: str | None = None
-    """The verifier's; None with reward functions that return no ``verdict``."""
     failed: bool = False
     seconds: float = 0.0
     detail: str = ""
@@ -48,8 +46,8 @@ class PromptJudge:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
-        max_response_length: tokens at which a response is cut off; 0 for no limit.
-        end_tokens: gives the tokens that end a response. One of that length that ends with such a token is whole.
+        max_response_length: tokens at which a response is cut off, unless the last one ends it; 0 for no limit.
+        end_tokens: returns the tokens that end a response.
     """
 
     def __init__(
@@ -69,15 +67,9 @@ class PromptJudge:
         self._verifier = verifier
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
-        """Judge prompts from their rollouts; those that the verifier could not judge leave the store and ``partition``.
+        """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store and ``partition``.
 
-        Args:
-            uids: prompts all of whose rollouts have ended and that have no verdict yet.
-            partition_id: where their rollouts are in the store.
-            partition: tags of the rollouts by key.
-
-        Raises:
-            VerifierFailed: see the class.
+        ``partition`` are the tags of the rollouts by key. May raise VerifierFailed.
         """
         found: dict[str, list[_Rollout]] = {uid: [] for uid in uids}
         keys = [key for key in partition if transfer.group_uid(key) in found]

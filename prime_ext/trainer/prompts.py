@@ -34,10 +34,9 @@ def greedy_rewards(
     global_steps: int,
     wait: Callable[[], object],
 ) -> dict[str, float]:
-    """Reward of the greedy response to each prompt, by prompt id; NaN where it failed or could not be judged.
+    """Reward of the greedy response to each prompt, by prompt id: the baselines of ReMax (arXiv 2310.10505).
 
-    The baselines of ReMax (arXiv 2310.10505). Prompts are submitted under ids of their own while the rollout engine
-    still runs, with ``wait`` between looks; the responses are forgotten before anything else sees them.
+    NaN where it failed or could not be judged. Prompts are submitted under ids of their own, and forgotten afterwards.
     """
     batch = tu.concat_tensordict([prompt.copy() for prompt in prompts])
     uids = [f"{PREFIX}{uid}" for uid in batch["uid"]]
@@ -72,8 +71,7 @@ def greedy_rewards(
 def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
     """Fields of prompts by name: tensors as lists of numbers with their dtype, other fields as one value per prompt.
 
-    Raises:
-        SettingsError: a value of the dataset is no text, number, list or mapping of such.
+    Raises SettingsError where a value of the dataset is not a text, number, list or mapping of such.
     """
     tensors, values = {}, {}
     for name in prompts.keys():

@@ -37,16 +37,10 @@ class ScoringFailed(RuntimeError):
 def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings) -> torch.Tensor:
     """Rewards at the policy's own tokens of a response, ``(T,)`` float32; they sum to its reward.
 
-    The manager has read all tokens: what a step that ends in a tool's answer is worth is paid at the last own token
-    before, and a response without any own token is paid nothing.
+    A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
 
-    Args:
-        info: extra info of the manager.
-        mask_T: 1 for own tokens of the response as the trainer has it.
-        settings: the section ``pspo``.
-
-    Raises:
-        ValueError: the info is about another output of the agent loop.
+    ``info`` is of the manager, which has read all tokens. Raises ValueError where it is about another output of the
+    agent loop.
     """
     n_tokens, own_T = len(mask_T), mask_T.bool()
     if info["n_tokens"] != n_tokens:
@@ -70,13 +64,9 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 def scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Numbers of the responses that are trained on.
+    """Numbers of the responses that are trained on, from their prompts and the manager's extra info.
 
-    Args:
-        uids: prompt of each response.
-        infos: extra info of the manager.
-        settings: the section ``pspo``.
-        compares: the estimator compares the responses to a prompt, so one whose companions were all dropped leaves too.
+    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too.
 
     Raises:
         ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
@@ -102,12 +92,11 @@ def scored_rows(
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows beside one number for each response.
+    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
-    metrics of the step. The rows of a batch have the order of the data, and a checkpoint holds the adaptive
-    coefficient of the KL penalty: verl has the order in which responses arrived, and starts the coefficient anew.
-    Everything else, estimators included, is verl's. A subclass names in ``base_mode`` the verl mode it builds on.
+    metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
+    of the KL penalty. A subclass names in ``base_mode`` the verl mode it builds on.
     """
 
     base_mode: str
@@ -152,7 +141,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
-        """verl's balancing, which also fills up the batch, of the responses that count."""
+        """Balance, and fill up, the responses that count."""
         batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))

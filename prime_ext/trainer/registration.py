@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 import torch
+from torch.utils._pytree import tree_map_only
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_separate_async
@@ -19,22 +20,15 @@ from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
 
 
-def copied(saved: Any, in_use: set[int]) -> Any:
-    """``saved`` with every tensor that lies in memory of ``in_use`` (addresses of storages) replaced by a copy."""
-    if isinstance(saved, torch.Tensor):
-        return saved.clone() if saved.untyped_storage().data_ptr() in in_use else saved
-    if isinstance(saved, dict):
-        return {key: copied(value, in_use) for key, value in saved.items()}
-    # Not DTensorSpec and the like, which are dataclasses.
-    if type(saved) in (list, tuple):
-        return type(saved)(copied(value, in_use) for value in saved)
-    return saved
-
-
-def storages(module: torch.nn.Module) -> set[int]:
-    """Addresses of the memory that holds the module's parameters, or this rank's shards of them."""
+def copy_shared_tensors(saved: Any, module: torch.nn.Module) -> Any:
+    """Replace every tensor in ``saved`` that lies in the memory of the module's parameters, or their shards."""
     local = [getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()]
-    return {tensor.untyped_storage().data_ptr() for tensor in local}
+    in_use = {tensor.untyped_storage().data_ptr() for tensor in local}
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in in_use else tensor
+
+    return tree_map_only(torch.Tensor, copy, saved)
 
 
 class SnapshotActorWorker(DetachActorWorker):
@@ -46,7 +40,7 @@ class SnapshotActorWorker(DetachActorWorker):
     @property
     def copy_handler(self) -> Callable[[torch.nn.Module], Any]:
         take = super().copy_handler
-        return lambda module: copied(take(module), storages(module))
+        return lambda module: copy_shared_tensors(take(module), module)
 
 
 class _WithoutFlush(logging.LoggerAdapter):

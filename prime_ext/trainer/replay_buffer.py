@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's replay buffers with PRIME's online prompt filter: docs/explanation/async.md.
 
-The batch of the synchronous one is the first prompts, in the order of submission, that pass; whatever was generated
-beyond the last of them goes back to the queue. So how many are generated ahead is a matter of speed alone, a run can be
-repeated and resumed exactly, and short responses have no advantage.
+The synchronous batch is the first prompts, in the order of submission, that pass; surplus prompts return to the queue.
+So a run can be repeated and resumed exactly, and short responses have no advantage.
 """
 
 import logging
@@ -29,13 +28,13 @@ CPU_POLL_SECONDS = 0.05
 
 
 class _PromptFilter(ReplayBuffer):
-    """What both have in common: training batches hold only prompts that the judge keeps.
+    """Training batches hold only prompts that the judge keeps.
 
     Args:
         judge: the filter.
-        max_in_flight: prompts in the system at the same time, at most.
-        max_examined: prompts examined for one batch, at most.
-        partial: whether a batch may be smaller when ``max_examined`` is reached; otherwise that is an error.
+        max_in_flight: most prompts in the system at the same time.
+        max_examined: most prompts examined for one batch.
+        partial: whether a batch may be smaller when ``max_examined`` is reached.
     """
 
     def __init__(self, *, judge: PromptJudge, max_in_flight: int, max_examined: int, partial: bool, **kwargs: Any):
@@ -59,11 +58,11 @@ def _in_order(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 class PromptFilterReplayBuffer(_PromptFilter):
-    """Of the synchronous mode.
+    """Replay buffer of the synchronous mode.
 
     Args:
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
-        on_batch: told the ids of the prompts of a batch, while the rollout engine still runs.
+        on_batch: receives the ids of the prompts of a batch, while the rollout engine still runs.
     """
 
     def __init__(
@@ -85,21 +84,17 @@ class PromptFilterReplayBuffer(_PromptFilter):
         self._submitted.extend(uids)
 
     def prompts_to_start(self, batch_size: int) -> int:
-        """How many prompts to submit at the start of a step, at most ``max_in_flight``.
+        """Number of prompts to submit at the start of a step, at most ``max_in_flight``.
 
-        So many that at the acceptance rate of the last step, less two standard deviations, ``batch_size`` of them pass:
-        a prompt that is missing costs the time of one more response, one too many only its own work.
+        At the acceptance rate of the last step, less two standard deviations, ``batch_size`` of them pass: a missing
+        prompt costs the time of one more response, one too many only its own work.
         """
         margin = 2 * math.sqrt(batch_size * (1 - self.acceptance_rate))
         return min(math.ceil((batch_size + margin) / max(self.acceptance_rate, 0.05)), self.max_in_flight)
 
     @SkipManager.annotate_tq(role="rollout_tq", phase="sample")
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
-        """The next batch of ``batch_size`` prompts that pass the filter, rows ordered by key.
-
-        Raises:
-            PromptsExhausted: ``max_examined`` prompts did not contain enough that pass.
-        """
+        """Return the next ``batch_size`` prompts that pass, rows ordered by key. Raises PromptsExhausted."""
         if partition_id == "val":
             return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 
@@ -125,7 +120,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         looked_at, surplus = self._submitted[:examined], self._submitted[examined:]
         if len(kept) < batch_size:
             self._accept_shortage(looked_at, len(kept), batch_size)
-        batch = self._take(partition_id, kept)
+        batch = _in_order(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
         if self.on_batch is not None:
             self.on_batch(kept)
         self.acceptance_rate = len(kept) / examined
@@ -174,12 +169,9 @@ class PromptFilterReplayBuffer(_PromptFilter):
         least = 1 if in_flight == 0 else 0
         return max(min(max(wanted, least), room), 0)
 
-    def _take(self, partition_id: str, uids: list[str]) -> KVBatchMeta:
-        return _in_order(self._materialize_batch(partition_id, uids, dict(self.partitions[partition_id])))
-
 
 class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
-    """Of the asynchronous modes. Prompt ids have to sort in the order of submission, as the trainer's do."""
+    """Replay buffer of the asynchronous modes. Prompt ids have to sort in the order of submission."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -192,11 +184,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Stale, rejected and failed prompts. verl evicts their union and submits as many new ones.
-
-        Raises:
-            VerifierFailed: the verifier could not judge a rollout and ``on_failure`` is ``stop``.
-        """
+        """Stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
@@ -215,11 +203,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _has_enough_samples(
         self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
     ) -> bool:
-        """As verl's; but the search ends when ``max_examined`` prompts did not contain enough.
-
-        Raises:
-            PromptsExhausted: and a smaller batch is not allowed, or would be empty.
-        """
+        """As verl's; but the search ends when ``max_examined`` prompts did not contain enough."""
         if partition_id != "val" and len(sampleable_keys) < batch_size:
             if len(self._judged_since_batch) < self.max_examined:
                 return False
@@ -237,11 +221,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
-        """The next batch of ``batch_size`` prompts that pass the filter, rows ordered by key, and its staleness.
-
-        Raises:
-            PromptsExhausted: ``max_examined`` prompts did not contain enough that pass.
-        """
+        """Return the next ``batch_size`` prompts that pass the filter, rows ordered by key, and their staleness."""
         batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         if partition_id == "val":
             return batch, metrics
@@ -285,8 +265,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def drop_orphans(self) -> None:
         """Forget rollouts whose prompt is gone.
 
-        verl saves its store before it clears the rollouts of the step that was trained on; after a resume nothing else
-        would ever clear them.
+        verl saves its store before it clears the rollouts of the step; after a resume nothing else would clear them.
         """
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
@@ -299,8 +278,7 @@ def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str,
     """Staleness of a batch's first and last tokens, in weight updates of the rollout servers; empty if not known.
 
     The servers hold version ``step - 1`` when step ``step`` (from 1) begins. A rollout whose first token was drawn by
-    version v has the staleness ``step - 1 - v``; it is partial when a later version finished it. verl notes both in the
-    tags. Padding, and rollouts of servers that report no version, are left out.
+    version v has the staleness ``step - 1 - v``; it is partial when a later version finished it.
     """
     known = [tag for tag in tags if not transfer.is_padding(tag) and tag.get("min_global_steps") is not None]
     if not known:

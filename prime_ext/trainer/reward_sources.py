@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the tensors of a step to its reward sources, as configured, and on to advantages."""
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
+from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
@@ -16,10 +18,12 @@ from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.steps import StepSpans
-from prime_ext.config.chain_settings import chain_arguments
+from prime_ext.algorithms.steps import StepSpans, valid_ends
+from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings
+from prime_ext.reward.pspo_info import score_metrics
 from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +35,8 @@ class NotFinite(RuntimeError):
 def advantages(step: PrimeStep, gate: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Combined advantages and returns, ``(B, T)`` each, 0 outside the mask.
 
-    Args:
-        step: with the process rewards, where the settings need them.
-        gate: factor on the coefficient of the process rewards.
-
-    Returns:
-        The advantages; and the critic's targets where there is a critic, else the advantages before whitening.
-
-    Raises:
-        NotFinite: an advantage is NaN or infinite.
+    ``gate`` is a factor on the coefficient of the process rewards. Returns are the critic's targets where there is a
+    critic, else the advantages before whitening. Raises NotFinite where an advantage is NaN or infinite.
     """
     settings, metrics = step.settings, step.metrics
     sources = build_sources(step, gate)
@@ -74,10 +71,9 @@ def advantages(step: PrimeStep, gate: float) -> tuple[torch.Tensor, torch.Tensor
 
 
 def build_sources(step: PrimeStep, gate: float) -> dict[str, RewardSource]:
-    """Outcome and process rewards with their coefficients, or their sum where one critic values both; turns' rewards.
+    """Outcome, process and turn rewards with their coefficients; one sum where one critic values the first two.
 
-    The process source is normalised over the global batch; it is missing when its coefficient is 0, and enters with the
-    coefficient 0 when the gate is shut.
+    The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate is shut.
     """
     spans = step.spans()
     if step.turn_end_BT is not None and step.valid_B.any():
@@ -207,3 +203,48 @@ def _paid_noise(step: PrimeStep, spans: StepSpans | None) -> Iterator[torch.Tens
     for _ in range(4):
         noise_BT = step.process_noise * torch.randn(step.mask_BT.shape, generator=generator) * step.mask_BT
         yield shaping(noise_BT, step.mask_BT, spans)[0] - without_BT
+
+
+# ---- a step reward model, whose scores came with the rewards ------------------------------------------------------
+
+
+def step_scorer(step: PrimeStep, batch: KVBatchMeta) -> KVBatchMeta:
+    """Read the scores that the manager ``naive_with_step_scores`` returned with the rewards.
+
+    The score of a step is put at its last token in the mask; steps that share one are one, with the lowest of their
+    scores. A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
+
+    Raises:
+        RuntimeError: the steps are those of another output of the agent loop.
+    """
+    rows = step.valid_B.nonzero()[:, 0].tolist()
+    infos = transfer.fetch_reward_infos([batch.keys[row] for row in rows], batch.partition_id)
+    reward_BT = torch.zeros_like(step.mask_BT)
+    step.boundary_BT = torch.zeros_like(step.mask_BT, dtype=torch.bool)
+    for row, info in zip(rows, infos, strict=True):
+        if info["n_tokens"] != (n_tokens := batch.tags[row]["response_len"]):
+            raise RuntimeError(
+                f"rollout {batch.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
+                f"with agent loops of several outputs; use prime.process.scorer=implicit_prm"
+            )
+        end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
+        score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
+        if len(end_S):
+            token_S = valid_ends(end_S, step.mask_BT[row])
+            reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
+            step.boundary_BT[row, token_S] = True
+    step.steps_timed_out = int(sum(info["steps_timed_out"] for info in infos))
+    step.metrics.update(score_metrics(infos))
+    step.process_reward_BT = reward_BT
+    pay_B = response_pay(step)
+    step.measure_sums(pay_B)
+    # Differences below float32 rounding count as ties.
+    step.measure_pairs(pay_B.round(decimals=6), "before")
+    return batch
+
+
+def response_pay(step: PrimeStep) -> torch.Tensor:
+    """Compute what the process rewards pay a response in all, ``(B,)``, before normalization, which keeps the order."""
+    assert step.process_reward_BT is not None
+    paid_BT, _ = shaping_of(step.settings)(step.process_reward_BT, step.mask_BT, step.spans())
+    return paid_BT.sum(-1)

@@ -46,7 +46,9 @@ def command(
             try:
                 return main(*words)
             except caught as error:
-                print(f"{name}: {error}", file=sys.stderr)
+                # One line from all ranks of torchrun.
+                if os.environ.get("RANK", "0") == "0":
+                    print(f"{name}: {error}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
                 print(interrupted, file=sys.stderr)

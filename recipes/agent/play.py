@@ -81,7 +81,7 @@ async def play(
     model: str | Path, problems: Sequence[HeldOutProblem], *, seed: int, temperature: float, name: str = "episodes"
 ) -> list[Episode]:
     """One episode for each problem; temperature 0 is greedy. The same seed gives the same episodes."""
-    folder = find_model(str(Path(model).resolve())).path
+    folder = find_model(str(Path(model).resolve()))
     words = [f"actor_rollout_ref.model.path={folder}", f"actor_rollout_ref.rollout.seed={seed}"]
     words.append("actor_rollout_ref.rollout.load_format=auto")
     config = compose_config("prime_trainer_cpu", [*OVERRIDES.read_text().split(), *words])

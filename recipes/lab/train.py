@@ -20,8 +20,7 @@ from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.prm_accuracy import count_pairs, pair_accuracy
-from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.algorithms.prm_losses.cross_entropy import logit_of_mean
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, logit_of_mean
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate

@@ -48,7 +48,7 @@ def load_model(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     Raises:
         BackendError: the folder is neither.
     """
-    folder = find_model(str(Path(path).resolve())).path
+    folder = find_model(str(Path(path).resolve()))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     return model, AutoTokenizer.from_pretrained(folder)
 

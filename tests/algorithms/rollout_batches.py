@@ -26,16 +26,13 @@ class Batch:
         return Batch(self.reward_BT[order], self.mask_BT[order], self.group_B[order], self.label_B[order])
 
     @property
-    def rows(self) -> list[int]:
-        """Rows that are not padding."""
+    def rows(self) -> list[int]:  # without padding
         return [row for row in range(len(self.group_B)) if self.mask_BT[row].any()]
 
     def tokens(self, row: int) -> list[int]:
-        """Valid positions of a row."""
         return [t for t in range(self.mask_BT.shape[1]) if self.mask_BT[row, t]]
 
     def rewards(self, row: int) -> list[float]:
-        """Those of the valid tokens."""
         return self.reward_BT[row, self.tokens(row)].tolist()
 
     def on_tokens(self, values_of_row: Callable[[int], list[float]]) -> torch.Tensor:
@@ -45,13 +42,11 @@ class Batch:
             result_BT[row, self.tokens(row)] = torch.tensor(values_of_row(row), dtype=result_BT.dtype)
         return result_BT
 
-    def members(self, row: int) -> list[int]:
-        """Rows of the same prompt, this one included."""
+    def members(self, row: int) -> list[int]:  # of the same prompt
         return [other for other in self.rows if self.group_B[other] == self.group_B[row]]
 
 
 def to_go(values: list[float], discount: float = 1.0) -> list[float]:
-    """Discounted sums of what follows."""
     return [sum(discount**lag * value for lag, value in enumerate(values[k:])) for k in range(len(values))]
 
 
@@ -87,7 +82,6 @@ def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, 
 
 
 def orders(batch: Batch, seed: int) -> list[int]:
-    """A permutation of the rows."""
     order = list(range(len(batch.group_B)))
     random.Random(seed).shuffle(order)
     return order

@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What model stages do with rows, against a server that speaks OpenAI's protocol; faults, and a kill."""
+r"""What model stages do with rows, against a server that speaks OpenAI's protocol, which fails now and then."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from scripted_server import Answer, ScriptedServer
 from tiny_llama import save_llama
 from told import ROWS, number_in, removed, right_or_wrong, rl_row, rows_of, server_words, write_problems
 
-from data_preprocessing import rewrite_choice, selection, validate_votes
+from data_preprocessing import model_stage, rewrite_choice, selection, validate_votes
 from data_preprocessing.validate import main as validate
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
 from prime_ext.utils.files import read_json, write_json_lines
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = ("train.parquet", "removed.jsonl", "report.json", "report.md")
 
 
@@ -34,10 +25,7 @@ def bytes_of(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
-# ---- choice ----
-
-
-def test_multiple_choice_becomes_open_questions_behind_other_rows(problems, tmp_path):
+def test_multiple_choice_becomes_open_questions(tmp_path):
     out = tmp_path / "out"
     asked = "A rod of {n} cm is cut in half. A half has (A) {n} cm (B) {half} cm (C) 1 cm"
     rows = [rl_row(asked.format(n=n, half=n // 2), "B", index=n, suffix=MATH_SUFFIX) for n in range(10, 40, 2)]
@@ -56,22 +44,18 @@ def test_multiple_choice_becomes_open_questions_behind_other_rows(problems, tmp_
         return Answer(f"REWRITABLE: yes\nREASON: Yes.\nQUESTION:\n{question}\nEND")
 
     tries = {}
-    merged = ("--merge", problems, "--tries", 3)
     with ScriptedServer(says, faults=[429, "cut", None, 503]) as server:
-        assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, *merged)) == 0
+        assert rewrite_choice.main(server_words(tmp_path / "choice.jsonl", out, server, "--tries", 3)) == 0
     # A seed for every attempt, at the problem that needs another one.
     assert {n: len(seeds) for n, seeds in tries.items()} == {str(n): 3 if n % 4 == 0 else 1 for n in range(10, 40, 2)}
-    first, then = rows_of(problems.parent), rows_of(out)
-    assert then[: len(first)] == first
-    for row in then[len(first) :]:
+    found = rows_of(out, "choice")
+    for row in found:
         n = row["extra_info"]["index"]
-        assert row["prompt"][-1]["content"].startswith(f"A rod of {n} cm is cut in half. How long")
+        assert row["prompt"][0] == {"role": "system", "content": "S"}
+        assert row["prompt"][1]["content"] == f"A rod of {n} cm is cut in half. How long is a half in cm?" + MATH_SUFFIX
         assert row["reward_model"]["ground_truth"] == f"{n // 2} cm"
-    assert [row["extra_info"]["index"] for row in then[len(first) :]] == list(range(10, 38, 2))
+    assert [row["extra_info"]["index"] for row in found] == list(range(10, 38, 2))
     assert read_json(out / "report.json")["sources"][0]["removed"] == {"needs_options": 1}
-
-
-# ---- votes and selection ----
 
 
 def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, capsys):
@@ -106,18 +90,15 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("selection: nothing is left")
 
 
-# ---- a small model in this process ----
-
-
-def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path):
+def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path, monkeypatch):
     model = save_llama(tmp_path / "model", max_positions=1024)
-    source = tmp_path / "train.parquet"
-    with RowWriter(source, MATH_SCHEMA) as writer:
-        for index in range(ROWS):
-            writer.write(rl_row("Long? " * 200 if index == 7 else f"Problem {index}?", index=index))
+    texts = ["Long? " * 200 if index == 7 else f"Problem {index}?" for index in range(ROWS)]
+    source = tmp_path / "train.jsonl"
+    write_json_lines(source, [rl_row(text, index=index) for index, text in enumerate(texts)])
     backend = ["--backend", "transformers", "--model", model, "--dtype", "float64", "--max-new-tokens", 8]
-    for folder, more in ((tmp_path / "a", ()), (tmp_path / "b", ("--chunk-rows", 5))):
-        words = ["--input", source, "--output-dir", folder, *backend, "--solutions", 2, *more]
+    for folder, rows in ((tmp_path / "a", 500), (tmp_path / "b", 5)):
+        monkeypatch.setattr(model_stage, "CHUNK_ROWS", rows)
+        words = ["--input", source, "--output-dir", folder, *backend, "--solutions", 2]
         assert validate_votes.main([str(word) for word in words]) == 0
     rows = rows_of(tmp_path / "a")
     assert [row["extra_info"]["index"] for row in rows] == [index for index in range(ROWS) if index != 7]
@@ -126,15 +107,12 @@ def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
-# ---- store ----
-
-
 def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
     answers = ("--answers", tmp_path / "shared.jsonl", "--solutions", 2)
     with ScriptedServer(right_or_wrong) as server:
         assert validate_votes.main(server_words(problems, tmp_path / "a", server, *answers)) == 0
         assert len(server.requests) == 2 * ROWS
-        assert validate_votes.main(server_words(problems, tmp_path / "b", server, *answers, "--chunk-rows", 5)) == 0
+        assert validate_votes.main(server_words(problems, tmp_path / "b", server, *answers)) == 0
         assert len(server.requests) == 2 * ROWS
         # One more sample of each, and nothing else.
         more = (*answers[:2], "--solutions", 3)
@@ -145,7 +123,13 @@ def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
             before = len(server.requests)
             assert validate_votes.main(server_words(problems, tmp_path / "d", server, *answers, *change)) == 0
             assert len(server.requests) == before + 2 * ROWS
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+        # Killed in the middle of a line: the rest is asked for, and the same bytes are written.
+        lines = answers[1].read_bytes().splitlines(keepends=True)
+        answers[1].write_bytes(b"".join(lines[:5]) + lines[5][:9])
+        before = len(server.requests)
+        assert validate_votes.main(server_words(problems, tmp_path / "e", server, *answers)) == 0
+        assert len(server.requests) == before + 2 * ROWS - 5
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b") == bytes_of(tmp_path / "e")
 
 
 def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys):
@@ -163,37 +147,7 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         assert len(server.requests) == asked + 1 and len(rows_of(out)) == ROWS
 
 
-def test_a_killed_run_goes_on_where_it_was_and_writes_the_same_bytes(problems, tmp_path):
-    with ScriptedServer(right_or_wrong) as server:
-        assert validate_votes.main(server_words(problems, tmp_path / "good", server, "--solutions", 8)) == 0
-    with ScriptedServer(right_or_wrong, seconds=0.2) as server:
-        out = tmp_path / "out"
-        words = server_words(problems, out, server, "--solutions", 8, "--concurrency", 2, "--chunk-rows", 6)
-        command = [sys.executable, "-m", "data_preprocessing.validate_votes", *words]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 600
-        while len(server.requests) < 60 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert process.poll() is None, process.stderr.read()
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert not (out / "train.parquet").exists() and not (out / "report.json").exists()
-        server.seconds = 0
-        before = len(server.requests)
-        assert validate_votes.main(words) == 0
-        # What came in before the last second was kept.
-        assert len(server.requests) - before < 8 * ROWS - 20
-    times = Counter((payload["messages"][-1]["content"], payload["seed"]) for payload in server.requests)
-    assert len(times) == 8 * ROWS and max(times.values()) <= 2
-    assert bytes_of(out) == bytes_of(tmp_path / "good")
-    assert not (out / ".unfinished").exists()
-
-
-# ---- bad input ----
-
-
-def test_bad_rows_are_listed_and_fatal_only_if_asked_for(tmp_path, capsys):
+def test_bad_rows_are_listed(tmp_path):
     good = rl_row("Problem 1?", gold="1")
     bad = [{"data_source": "x"}, {**good, "prompt": "text"}, {**good, "prompt": []}, {**good, "extra_info": None}, [1]]
     lines = [json.dumps(row) for row in (good, *bad)]
@@ -202,17 +156,15 @@ def test_bad_rows_are_listed_and_fatal_only_if_asked_for(tmp_path, capsys):
     path.write_text("\n".join(lines) + "\n")
     with ScriptedServer(right_or_wrong) as server:
         assert validate_votes.main(server_words(path, tmp_path / "out", server, "--solutions", 1)) == 0
-        assert validate_votes.main(server_words(path, tmp_path / "strict", server, "--solutions", 1, "--strict")) == 2
     bad_rows = removed(tmp_path / "out")
     assert [line["row"] for line in bad_rows] == [2, 3, 4, 5, 6, 7, 8]
-    assert {line["rule"] for line in bad_rows} == {"bad_row"}
-    assert "rows.jsonl row 2: no column prompt" in capsys.readouterr().err
+    assert {line["rule"] for line in bad_rows} == {"bad_row"} and "no column prompt" in bad_rows[0]["evidence"]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--solutions", 0), "--solutions must be at least 1"),
+        (("--top-p", 0), "--top-p above 0 and at most 1"),
         (("--model", "other"), "does not serve 'other'"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),

@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline: settings, stages in order, what goes and why, resuming, the same bytes however it is run."""
+"""The pipeline: settings, stages in order, what goes and why, rows of Eurus-2-RL-Data, and mistakes in one line."""
 
 import asyncio
+import importlib
 import json
-import os
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from told import removed, rows_of
 
 from data_preprocessing.check_solutions import CodeVerifier
 from data_preprocessing.pipeline import STAGES, load_settings, main
-from data_preprocessing.stages import Workers
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.tasks.action_prompt import CODE_SUFFIX, SYSTEM_PROMPT
+from prime_ext.tasks.action_prompt import CODE_SUFFIX, MATH_SUFFIX, SYSTEM_PROMPT
+from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.files import read_json
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.rows import SourceError, hub_rows
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SETTINGS = Path(__file__).resolve().parents[2] / "data_preprocessing" / "settings"
 GSM8K_MATH = SETTINGS / "gsm8k_math.yaml"
 OUTPUTS = {"train.parquet", "test.parquet", "removed.jsonl", "choice.jsonl", "report.json", "report.md"}
+
+
+# ---- settings ----
 
 
 def test_the_shipped_settings_name_all_stages_and_their_options_with_the_defaults():
@@ -36,44 +42,111 @@ def test_the_shipped_settings_name_all_stages_and_their_options_with_the_default
 
 def test_words_go_over_the_file_and_null_leaves_out():
     words = ["stages.decontaminate=null", "stages.deduplicate.threshold=0.9", "sources.math=null", "data_dir=D"]
-    words += ["stages.math_rules.rules=[]", "sources.gsm8k.input.test=t.jsonl", "system_prompt=none"]
+    words += ["stages.math_rules.rules=[]", "sources.gsm8k.splits=test", "system_prompt=none"]
     settings = load_settings(GSM8K_MATH, [*words, "stages.deduplicate.levels=exact"])
-    assert list(settings.sources) == ["gsm8k"] and settings.sources["gsm8k"].input == {"test": Path("t.jsonl")}
+    assert list(settings.sources) == ["gsm8k"] and settings.sources["gsm8k"].splits == ("test",)
     assert list(settings.stages) == ["math_rules", "deduplicate"]
     assert settings.stages["math_rules"].rules == () and settings.stages["deduplicate"].levels == ("exact",)
     assert settings.stages["deduplicate"].threshold == 0.9
     assert settings.data_dir == Path("D") and settings.system_prompt == "none"
 
 
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        ("stages.deduplicate.treshold=1", "stages.deduplicate has no key 'treshold'; did you mean threshold?"),
-        ("stages.deduplicate.threshold=2", "stages.deduplicate.threshold must "),
-        ("stages.math_rules.rules=[fun]", "stages.math_rules.rules.0 must be 'giant'"),
-        ("stages.decontaminate.tasks=[gsm9k]", "stages.decontaminate.tasks.0 must be all or one of"),
-        ("sources.gsm9k={}", "sources has no key 'gsm9k'; did you mean gsm8k?"),
-        ("chunk_row=3", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
-        ("nonsense", "'nonsense' must be KEY=VALUE"),
-    ],
-)
-def test_a_mistake_is_one_line_with_the_key(word, reason):
-    with pytest.raises(SourceError) as error:
-        load_settings(GSM8K_MATH, [word])
-    assert reason in str(error.value) and "\n" not in str(error.value)
+def run(folder, settings, *words):
+    return main([str(word) for word in (SETTINGS / f"{settings}.yaml", *words, "--output-dir", folder)])
 
 
-def test_killed_worker_is_one_line_and_order_is_kept():
-    with Workers(2, batch_size=2) as workers:
-        sent = {"a": -3, "b": -2, "c": None, "d": 0, "e": 1}
-        assert list(workers.map(abs, sent, sent.get)) == [("a", 3), ("b", 2), ("c", None), ("d", 0), ("e", 1)]
-        with pytest.raises(SourceError, match="a worker process was killed"):
-            list(workers.map(os._exit, [1, 1, 1]))
+# ---- rules of mathematics ----
+
+ALL = ("gsm8k", "math", "numina")
 
 
-def run(folder, settings, *words, workers=1):
-    arguments = [SETTINGS / f"{settings}.yaml", "--output-dir", folder, "--workers", workers, *words]
-    return main([str(word) for word in arguments])
+def apply_math_rules(folder, *words, sources=ALL):
+    chosen = [f"sources.{name}={'{}' if name in sources else 'null'}" for name in ALL]
+    alone = [f"data_dir={FIXTURES}", "stages.deduplicate=null", "stages.decontaminate=null"]
+    return run(folder, "gsm8k_math", *chosen, *alone, *words)
+
+
+def rules_of(folder):
+    return {(line["data_source"], line["row"]): line["rule"] for line in removed(folder)}
+
+
+def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
+    assert apply_math_rules(tmp_path) == 0
+    assert pq.read_schema(tmp_path / "train.parquet").equals(MATH_SCHEMA)
+    rows = rows_of(tmp_path)
+    problem = "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?"
+    assert rows[0] == {
+        "data_source": "openai/gsm8k",
+        "prompt": [
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {"role": "user", "content": problem + MATH_SUFFIX},
+        ],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "1020"},
+        "extra_info": {"split": "train", "index": 0},
+    }
+    assert rules_of(tmp_path) == {
+        ("openai/gsm8k", 5): "no_answer",
+        ("DigitalLearningGmbH/MATH-lighteval", 2): "figure",
+        ("DigitalLearningGmbH/MATH-lighteval", 3): "choice",
+        ("DigitalLearningGmbH/MATH-lighteval", 4): "no_digit",
+        ("DigitalLearningGmbH/MATH-lighteval", 6): "blank",
+        ("numina_olympiads", 1): "proof",
+        ("numina_cn_k12", 5): "blank",
+        ("numina_aops_forum", 6): "no_answer",
+        ("numina_orca_math", 7): "broken_latex",
+    }
+    # Multiple choice is put aside.
+    aside = json.loads((tmp_path / "choice.jsonl").read_text())
+    assert aside["extra_info"] == {"split": "train", "index": 2} and "(A)" in aside["prompt"][1]["content"]
+    numina = dict.fromkeys(("numina_cn_k12", "numina_amc_aime", "numina_synthetic_math"), 1)
+    written = {"openai/gsm8k": 4, "DigitalLearningGmbH/MATH-lighteval": 2, **numina}
+    assert Counter(row["data_source"] for row in rows) == written
+    assert [row["reward_model"]["ground_truth"] for row in rows_of(tmp_path, "test")] == ["25", "21"]
+
+
+def test_without_rules_only_rows_without_an_answer_go_and_old_files_are_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("Be brief.\n")
+    words = ("stages.math_rules.rules=[]", f"system_prompt={tmp_path / 'mine.txt'}")
+    assert apply_math_rules(tmp_path, *words, sources=["gsm8k", "math"]) == 0
+    assert rows_of(tmp_path)[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
+    assert rules_of(tmp_path) == {("openai/gsm8k", 5): "no_answer"}
+    assert apply_math_rules(tmp_path, sources=["math"]) == 2
+    assert "test.parquet is of an earlier run" in capsys.readouterr().err
+
+
+BAD_ROWS = [
+    '{"problem": "What is 1+1?", "answer": "2", "source": "a", "id": 1}',
+    "{broken",
+    '{"answer": "2", "source": "a"}',
+    '{"problem": 7, "answer": ["2"], "source": "a"}',
+    '{"problem": "What is 1+2?", "answer": "3"}',
+    '{"problem": "What is 1+3?", "answer": "4", "source": "a", "id": 1}',
+    '{"problem": "What is \\ud800?", "answer": "4", "source": "a"}',
+    '{"problem": "' + "x" * 30_000 + '", "answer": "5", "source": "a"}',
+]
+
+
+def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
+    (tmp_path / "in.jsonl").write_text("\n".join(BAD_ROWS) + "\n")
+    out = tmp_path / "out"
+    assert apply_math_rules(out, "--input", f"numina={tmp_path / 'in.jsonl'}", sources=["numina"]) == 0
+    assert [row["extra_info"]["index"] for row in rows_of(out)] == [0]
+    lines = removed(out)
+    assert [(line["row"], line["rule"]) for line in lines] == [(n, "bad_row") for n in range(2, 8)] + [(8, "giant")]
+    reasons = "not JSON|no column problem|answer must be a text|no column source|id 1 was there before|half a character"
+    for line, reason in zip(lines, [*reasons.split("|"), "30000 characters"], strict=True):
+        assert reason in line["evidence"]
+
+
+def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
+    pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
+    assert list(hub_rows(str(tmp_path), None, "train")) == [(1, {"problem": "P"}), (2, {"problem": "Q"})]
+    with pytest.raises(SourceError, match="cannot be fetched from the hub .* give local files instead"):
+        list(hub_rows(str(tmp_path / "nowhere"), None, "train"))
+
+
+# ---- all stages ----
 
 
 @pytest.fixture
@@ -105,6 +178,7 @@ def math_files(tmp_path):
 
 def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, math_files, capsys):
     out = tmp_path / "out"
+    assert run(tmp_path / "small", "gsm8k_math", "chunk_rows=2", *math_files) == 0
     assert run(out, "gsm8k_math", *math_files) == 0
     found = {(line["file"].partition("/")[2], line["row"]): line for line in removed(out)}
     assert {key: line["rule"] for key, line in found.items()} == {
@@ -123,6 +197,7 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     # The story with another number is another problem, and stays.
     assert [row["reward_model"]["ground_truth"] for row in rows_of(out)] == ["15", "22", "18", "81"]
     assert rows_of(out, "test")[0]["extra_info"] == {"split": "test", "index": 0}
+    assert rows_of(tmp_path / "small") == rows_of(out)
     assert {path.name for path in out.iterdir()} == OUTPUTS
     report = read_json(out / "report.json")
     counts = {(source["split"], source["data_source"]): source for source in report["sources"]}
@@ -135,27 +210,19 @@ def test_stages_apply_in_order_and_say_what_they_removed_and_of_what(tmp_path, m
     assert "not compared with math500: " in text and "Nine sheep eat 27 bales" in text and "nowhere" not in text
 
 
-def bytes_of(folder):
-    return {name: (folder / name).read_bytes() for name in OUTPUTS}
-
-
-def test_the_result_depends_neither_on_processes_nor_on_parts(tmp_path, math_files):
-    for folder, words, workers in (("a", (), 1), ("b", (), 2), ("c", ("chunk_rows=2",), 1)):
-        assert run(tmp_path / folder, "gsm8k_math", *words, *math_files, workers=workers) == 0
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
-    assert rows_of(tmp_path / "a") == rows_of(tmp_path / "c")
-
-
 CODE = ["data_dir=" + str(FIXTURES), "chunk_rows=4", "stages.decontaminate.tasks=[]"]
 
 
-def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
-    assert run(tmp_path, "code", *CODE, "stages.check_solutions=null") == 0
+def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypatch):
+    pytest.importorskip("pyseccomp")
+    limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
+    assert run(tmp_path, "code", *CODE, *limits) == 0
     assert {(line["data_source"], line["row"]): line["rule"] for line in removed(tmp_path)} == {
         ("apps", 3): "image",
         ("apps", 4): "unreadable_tests",
         ("apps", 5): "unreadable_tests",
         ("apps", 6): "interactive",
+        ("apps", 7): "solutions_fail",
         ("apps", 8): "duplicate_exact",
         ("apps", 9): "contradictory_tests",
         ("apps", 12): "several_answers",
@@ -173,20 +240,13 @@ def test_code_problems_of_four_sources_become_rows_of_eurus_2_rl_data(tmp_path):
     assert first["extra_info"] == {"split": "train", "index": 0}
     halves = next(row for row in rows_of(tmp_path) if row["data_source"] == "codecontests")
     assert json.loads(halves["reward_model"]["ground_truth"])["inputs"] == ["8\n", "10\n", "2\n"]
-    assert read_json(tmp_path / "report.json")["notes"] == {"code_tests: cut tests": 1, "code_tests: repeated tests": 1}
-
-
-def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_counted(tmp_path, monkeypatch):
-    pytest.importorskip("pyseccomp")
-    limits = ["stages.check_solutions.seconds=3", "stages.check_solutions.sandbox_workers=2"]
-    assert run(tmp_path, "code", *CODE, *limits) == 0
     (failed,) = [line for line in removed(tmp_path) if line["rule"] == "solutions_fail"]
-    assert (failed["data_source"], failed["row"]) == ("apps", 7)
     assert "2 of 2 programs tried: wrong" in failed["evidence"]
-    notes = read_json(tmp_path / "report.json")["notes"]
-    counts = {"kept without a Python program": 1} | {f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}
-    assert {name: n for name, n in notes.items() if name.startswith("check")} == {
-        f"check_solutions: {note}": n for note, n in counts.items()
+    checked = {"kept without a Python program": 1, **{f"passed by program {n}": 4 if n == 1 else 1 for n in (1, 2, 3)}}
+    assert read_json(tmp_path / "report.json")["notes"] == {
+        "code_tests: cut tests": 1,
+        "code_tests: repeated tests": 1,
+        **{f"check_solutions: {note}": n for note, n in checked.items()},
     }
     # Verdicts are kept: a second run runs no program and writes the same bytes.
     before = (tmp_path / "train.parquet").read_bytes()
@@ -199,3 +259,57 @@ def test_tests_that_no_reference_program_passes_are_removed_and_what_passes_is_c
     response = "```python\ndef double(x):\n    return x + x\n```"
     gold = row["reward_model"]["ground_truth"]
     assert asyncio.run(compute_score("apps", response, gold, row["extra_info"]))["score"] == 1.0
+
+
+# ---- mistakes ----
+
+MATH = f"pipeline {GSM8K_MATH}"
+NUMINA = f"{MATH} stages.decontaminate=null --input numina=in.jsonl"
+HERE = f"data_dir={FIXTURES}"
+NEWS = "numeric_reasoning --input newsnli=in.csv"
+ROWS = "premise,hypothesis,label\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "reason"),
+    [
+        (f"{MATH} stages.deduplicate.treshold=1", "", "has no key 'treshold'; did you mean threshold?"),
+        (f"{MATH} stages.deduplicate.threshold=2", "", "stages.deduplicate.threshold must "),
+        (f"{MATH} stages.math_rules.rules=[fun]", "", "stages.math_rules.rules.0 must be 'giant'"),
+        (f"{MATH} stages.decontaminate.tasks=[gsm9k]", "", "stages.decontaminate.tasks.0 must be all or one of"),
+        (f"{MATH} sources.gsm9k={{}}", "", "sources has no key 'gsm9k'; did you mean gsm8k?"),
+        (f"{MATH} chunk_row=3", "", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
+        (f"{MATH} nonsense", "", "'nonsense' must be KEY=VALUE"),
+        (f"{MATH} --input poems=x.jsonl", "", "--input names poems, which must be one of gsm8k"),
+        (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
+        (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
+        (NUMINA, "{broken\n", "nothing can be used: "),
+        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the stages removed all rows"),
+        (f"{MATH} --input numina:dev=in.jsonl", "", "must be NAME=FILE or NAME:SPLIT=FILE with"),
+        (f"{MATH} --input numina=a numina=b", "", "numina already has a file for all"),
+        (NEWS, "premise,label\na,neutral\n", "no column hypothesis or statement2 or sentence2; it has premise, label"),
+        (NEWS, ROWS + "a,b,-\n", "label '-' is none of entailment, neutral"),
+        (f"{NEWS} --splits official", ROWS + "a,b,neutral\n", "newsnli has no official split"),
+        (f"{NEWS} --tasks qqa", "", "--input names newsnli, which is not among --tasks qqa"),
+        (f"{NEWS} --tasks newsnil", "", "no task 'newsnil'; did you mean newsnli"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, content, reason):
+    monkeypatch.chdir(tmp_path)
+    for name in ("in.jsonl", "in.csv"):
+        (tmp_path / name).write_text(content)
+    program, *words = words.split()
+    assert importlib.import_module(f"data_preprocessing.{program}").main([*words, "--output-dir", "out"]) == 2
+    *before, error = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"{program}: ") and reason in error
+    # Rows that cannot be used are lines of their own.
+    assert all(line.startswith("in.csv row ") for line in before)
+    assert not list(Path("out").glob("*"))
+
+
+def test_settings_that_are_no_yaml_or_name_a_key_twice_are_one_line(tmp_path, capsys):
+    for content in ("a: [", "seed: 1\nseed: 2\n", "- 1\n", ""):
+        (tmp_path / "x.yaml").write_text(content)
+        assert main([str(tmp_path / "x.yaml"), "--output-dir", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err.strip()
+        assert error.startswith("pipeline: x.yaml") and "\n" not in error

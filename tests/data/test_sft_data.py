@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer
 from told import conversed, removed, rl_row, rows_of, server_words
 
-from data_preprocessing import numeric_reasoning, sft_data
+from data_preprocessing import sft_data
 from data_preprocessing.model_stage import problem_of
 from data_preprocessing.sft_data import RULES, gold_of, problem_row
 from data_preprocessing.sft_forms import TEACHER_PROMPT, read_actions, read_chain, write_chain
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
-from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
-
-# ---- form ----
 
 GOOD = (
     "[ASSESS]\n\n# The sum of 3 and 4 is wanted.\n\nNext action: [ADVANCE]\n\n"
@@ -95,9 +93,6 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
     assert rule in RULES
 
 
-# ---- problems ----
-
-
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
     assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
@@ -125,9 +120,6 @@ def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
     assert gold_of(row) == gold
 
 
-# ---- dialogue ----
-
-
 def answered(*said, gold="2", responses=1):
     row = problem_row(rl_row("1+1?", gold=gold), Path("x"), 1, "", "math", ())
     tries = len(said) // responses
@@ -139,7 +131,7 @@ def answered(*said, gold="2", responses=1):
 
 def test_the_teacher_is_asked_until_form_and_answer_are_right():
     rows, asked = answered("no form", response(3), response(2), response(2))
-    assert len(asked) == 3 and [ask.attempt for ask in asked] == [0, 1, 2]
+    assert [ask.attempt for ask in asked] == [0, 1, 2]
     assert asked[0].prompt[0] == {"role": "system", "content": TEACHER_PROMPT}
     assert rows == [
         {
@@ -155,22 +147,13 @@ def test_the_teacher_is_asked_until_form_and_answer_are_right():
     ]
 
 
-def test_what_never_becomes_right_is_removed_with_the_last_reason():
-    for said, rule in (("no form", "no_action"), (response(3), "wrong_answer")):
-        removal, asked = answered(response(4), said)
-        assert removal.rule == rule and rule in sft_data.RULES and len(asked) == 2
-
-
 def test_several_responses_are_different_and_only_missing_ones_are_asked_again():
     rows, asked = answered(response("2"), response("2.0"), "no", "-", "-", response("2"), responses=3)
     assert [row["extra_info"]["response"] for row in rows] == [0, 1]
     assert [(ask.sample, ask.attempt) for ask in asked] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
 
-# ---- command ----
-
-
-def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and_says_what_it_removed(tmp_path):
+def test_verls_dataset_learns_the_responses_that_the_command_writes(tmp_path):
     problems = [{"problem": f"Add {n} and 1.", "expected_answer": str(n + 1)} for n in range(6)] + [{"problem": ""}]
     write_json_lines(tmp_path / "sums.jsonl", problems)
 
@@ -179,20 +162,17 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
         return Answer(response(n + 1 if n != 4 else 0) if n != 5 else "I refuse.")
 
     with ScriptedServer(teach, faults=[429, "cut", "no_choices"]) as server:
-        shared = ("--tries", 2, "--answers", tmp_path / "answers.jsonl")
-        for folder in ("out", "again"):
-            words = server_words(tmp_path / "sums.jsonl", tmp_path / folder, server, *shared)
-            assert sft_data.main(words) == 0
-            assert len(server.requests) == 4 + 2 * 2 + 3
+        words = server_words(tmp_path / "sums.jsonl", tmp_path / "out", server, "--tries", 2)
+        assert sft_data.main(words) == 0
+        assert len(server.requests) == 4 + 2 * 2 + 3
     rows = rows_of(tmp_path / "out", "sums")
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert rows[2]["messages"][-1]["content"] == response(3) and rows[2]["data_source"] == "sums"
-    counts = {
-        found["data_source"]: found["removed"] for found in read_json(tmp_path / "out" / "report.json")["sources"]
-    }
-    assert counts == {"sums": {"wrong_answer": 1, "no_action": 1}, "sums.jsonl": {"bad_row": 1}}
-    for name in ("sums.parquet", "removed.jsonl", "report.json", "report.md"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert [(line["row"], line["rule"]) for line in removed(tmp_path / "out")] == [
+        (5, "wrong_answer"),
+        (6, "no_action"),
+        (7, "bad_row"),
+    ]
     from tiny_llama import byte_tokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
@@ -209,36 +189,27 @@ def test_the_command_writes_chats_of_which_verls_dataset_learns_the_response_and
     assert learnt.removesuffix("<eos>") == response(2)
 
 
-# ---- numeric sets ----
-
-
 def test_chains_of_the_numeric_sets_have_their_form_and_the_gold_option(tmp_path):
-    data, out, chains = tmp_path / "data", tmp_path / "out", ("--form", "chains")
-    files = ["--tasks", "awpnli", "--input", f"awpnli={FIXTURES / 'equate' / 'AWPNLI.csv'}", "--test", "0"]
-    assert numeric_reasoning.main([*files, "--output-dir", str(data)]) == 0
-    problems = rows_of(data)
-    never = problems[-1]["prompt"][-1]["content"]
-    golds = {row["prompt"][-1]["content"]: row["reward_model"]["ground_truth"] for row in problems}
+    golds = {f"Problem {n}?": 1 + n % 2 for n in range(6)}
+    rows = [rl_row(text, str(gold), "awpnli", n, n_options=2) for n, (text, gold) in enumerate(golds.items())]
+    write_json_lines(tmp_path / "in.jsonl", [*rows, rl_row("1+1?", gold="2")])
 
     def teach(prompt, payload):
-        gold = int(golds[prompt])
         if payload["seed"] % 3 == 0:
-            return Answer(f"The answer is option {gold}.")
-        option = 3 - gold if prompt == never else gold
+            return Answer(f"The answer is option {golds[prompt]}.")
+        option = golds[prompt] if prompt != "Problem 5?" else 1
         steps = f" [1] . Add {payload['seed']}.\n [2] . Compare.\n"
         return Answer(f"{steps}Thus, the answer is option {option}. #### {option}")
 
     with ScriptedServer(teach, faults=["not_json"]) as server:
-        words = server_words(data / "train.parquet", out, server, *chains, "--responses", 2, "--tries", 6)
-        assert sft_data.main(words) == 0
-        # Problems of other kinds are no multiple choice.
-        write_json_lines(tmp_path / "math.jsonl", [rl_row("1+1?", gold="2")])
-        assert sft_data.main(server_words(tmp_path / "math.jsonl", tmp_path / "none", server, *chains)) == 1
-    rows = rows_of(out)
-    assert len(rows) == 2 * (len(problems) - 1)
-    for row in rows:
+        words = server_words(tmp_path / "in.jsonl", tmp_path, server, "--form", "chains")
+        assert sft_data.main([*words, "--responses", "2", "--tries", "6"]) == 0
+    found = rows_of(tmp_path, "in")
+    assert len(found) == 2 * 5
+    for row in found:
         user, assistant = (message["content"] for message in row["messages"][-2:])
         assert assistant.startswith("[1] Add ") and "\n[2] Compare.\nThus, the answer is" in assistant
         assert assistant.endswith(f"#### {golds[user]}")
-    assert [line["rule"] for line in removed(out)] == ["wrong_answer"]
-    assert "numina_cn_k12 is of math, not of the numeric sets" in (tmp_path / "none" / "removed.jsonl").read_text()
+    lines = removed(tmp_path)
+    assert [(line["row"], line["rule"]) for line in lines] == [(6, "wrong_answer"), (7, "bad_row")]
+    assert lines[1]["evidence"] == "numina_cn_k12 is of math, not of the numeric sets"

@@ -22,10 +22,6 @@ def write(path, rows, schema=MATH_SCHEMA):
     return str(path)
 
 
-def changed(**values):
-    return {**row(), **values}
-
-
 def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
     rows = [row(), row(1, r"\frac{1}{2}", "Half?", "numina_cn_k12"), row(2, "5", "What is 2+3, please?")]
     assert main([write(tmp_path / "a.parquet", rows)]) == 0
@@ -39,17 +35,17 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (changed(data_source=" "), "data_source must be a text that is not empty"),
-        (changed(prompt=[]), "prompt must "),
-        (changed(prompt=[{"role": "human", "content": "x"}]), "prompt.0.role must be 'system', 'user' or 'assistant'"),
-        (changed(prompt=[{"role": "user", "content": " "}]), "prompt.0.content must be a text that is not empty"),
-        (changed(prompt=[{"role": "system", "content": "x"}]), "prompt must end with a message of the user"),
+        (row() | {"data_source": " "}, "data_source must be a text that is not empty"),
+        (row() | {"prompt": []}, "prompt must "),
         (
-            changed(reward_model={"style": "model", "ground_truth": "4"}),
-            "reward_model.style must be 'rule', is 'model'",
+            row() | {"prompt": [{"role": "human", "content": "x"}]},
+            "prompt.0.role must be 'system', 'user' or 'assistant'",
         ),
-        (changed(reward_model=None), "reward_model must "),
-        (changed(extra_info={"split": "train", "index": None}), "extra_info.index must be a valid integer"),
+        (row() | {"prompt": [{"role": "user", "content": " "}]}, "prompt.0.content must be a text that is not empty"),
+        (row() | {"prompt": [{"role": "system", "content": "x"}]}, "prompt must end with a message of the user"),
+        (row() | {"reward_model": {"style": "model", "ground_truth": "4"}}, "reward_model.style must be 'rule', is"),
+        (row() | {"reward_model": None}, "reward_model must "),
+        (row() | {"extra_info": {"split": "train", "index": None}}, "extra_info.index must be a valid integer"),
         (row(1, "2^{3^{4^{5}}}"), "cannot be graded: a tower of powers"),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
         (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
@@ -80,9 +76,10 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    lines = ["from prime_ext.verifiers.sources import register_source, register_task"]
-    lines += ["register_task('sonnets', object)", "register_source('sonnets/*', 'sonnets')"]
-    (tmp_path / "verifier_of_sonnets.py").write_text("\n".join(lines))
+    (tmp_path / "verifier_of_sonnets.py").write_text(
+        "from prime_ext.verifiers.sources import register_source, register_task\n"
+        "register_task('sonnets', object)\nregister_source('sonnets/*', 'sonnets')\n"
+    )
     path = write(tmp_path / "a.parquet", [row(number, source="sonnets/mine") for number in range(9)])
     assert main([path]) == 1
     out = capsys.readouterr().out
@@ -119,7 +116,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
     for words, reason in (
         *(([path], reason) for path, reason in zip(schemas, columns, strict=True)),
         ([str(tmp_path / "a.parquet")], "a.parquet cannot be read"),
-        ([str(tmp_path / "c.parquet")], "c.parquet does not exist"),
+        ([str(tmp_path / "c.parquet")], "c.parquet cannot be read"),
         ([empty], "has no rows"),
         ([good, "--tokenizer", str(tmp_path / "nowhere")], "no tokenizer at"),
         ([good, "--tokenizer", str(tmp_path / "bare")], "has no chat template"),

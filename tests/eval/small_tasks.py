@@ -104,13 +104,12 @@ def some_answer(request):
 class ScriptedBackend:
     """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own.
 
-    ``context`` is the longest prompt in characters; after ``die_after`` responses it stops with a BackendError.
-    ``asked`` has requests by prompt and seed as they came.
+    ``context`` is the longest prompt in characters; ``asked`` has requests by prompt and seed as they came.
     """
 
-    def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, die_after=None, name="scripted"):
+    def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"):
         self.answer, self.seconds, self.template, self.context = answer, seconds, template, context
-        self.die_after, self.name = die_after, name
+        self.name = name
         self.asked, self.closed = [], False
 
     def description(self):
@@ -130,8 +129,6 @@ class ScriptedBackend:
 
     def generate(self, requests):
         for request in sorted(requests, key=lambda request: hashlib.sha256(request.key.encode()).digest()):
-            if self.die_after is not None and len(self.asked) >= self.die_after:
-                raise BackendError("the device is gone")
             self.asked.append((request.prompt, request.seed))
             time.sleep(self.seconds)
             text = self.answer(request)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports say what ``results.json`` says, whatever a model wrote, and broken runs are one line."""
+"""Reports and comparisons say what ``results.json`` says, whatever a model wrote; broken runs are one line."""
 
 import json
 import re
@@ -8,11 +8,17 @@ import statistics
 import pytest
 from eval_runs import make_run
 
+from eval.compare import main as compare_main
+from eval.compare import signed
 from eval.formats import interval, percent, score
 from eval.published import references
 from eval.report import choose_examples, kind_of, main, write_reports
 from eval.results import load_run
 from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.utils.report_page import escape_markdown
+
+# ---- reports ----
+
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m\u202egnp\ud800``` | [x](y)"
 
@@ -30,27 +36,17 @@ def hostile(row):
     row["gold"] = HOSTILE * 100
 
 
-@pytest.fixture(scope="module")
-def math_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("math") / "run"
-    return make_run(
-        folder, ["aime2024", "math500"], decoding="recommended", ks=(4, 16), failed=[("math500/003", 5)], skill=0.4
-    )
-
-
-@pytest.fixture(scope="module")
-def reports(math_run):
-    return json.loads((math_run / "results.json").read_text()), write_reports(math_run)[0].read_text()
-
-
 def markdown_rows(text):
     """Cells of the tables, without escapes."""
     lines = [line.replace("\\", "") for line in text.splitlines() if line[:2] == "| "]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_every_score_of_the_results_is_in_the_report(reports):
-    results, markdown = reports
+def test_every_score_of_the_results_is_in_the_report(tmp_path):
+    failed = [("math500/003", 5)]
+    settings = {"decoding": "recommended", "ks": (4, 16), "failed": failed, "skill": 0.4}
+    run = make_run(tmp_path / "run", ["aime2024", "math500"], **settings)
+    results, markdown = json.loads((run / "results.json").read_text()), write_reports(run)[0].read_text()
     rows = markdown_rows(markdown)
     for task in results["tasks"].values():
         summary = task["summary"]
@@ -67,22 +63,15 @@ def test_every_score_of_the_results_is_in_the_report(reports):
     for setting in ("| model.revision | abc123 |", "| versions.math-verify | 0.9.0 |", "| seed | 0 |"):
         assert setting in markdown
     assert results["tasks"]["aime2024"]["prompt_sha256"] in markdown
+    means = [statistics.fmean(own) for own in load_run(run).tasks["aime2024"].scores]
+    counts = means.count(0), sum(0 < mean < 1 for mean in means), means.count(1)
+    assert "Problems: {} never solved, {} sometimes, {} always.".format(*counts) in markdown
 
 
 def _told(estimate):
     """Score, interval and number of problems."""
     value, error, low, high = (f"{100 * estimate[key]:.1f}" for key in ("value", "standard_error", "low", "high"))
     return [f"{value} ± {error}", f"{low} to {high}", str(estimate["problems"])]
-
-
-def test_problems_are_counted_by_how_often_they_are_solved(math_run, reports):
-    _, markdown = reports
-    means = {}
-    for line in (math_run / "aime2024" / "samples.jsonl").read_text().splitlines():
-        means.setdefault((row := json.loads(line))["problem"], []).append(row["score"])
-    kinds = [statistics.fmean(own) for own in means.values()]
-    counts = kinds.count(0), sum(0 < mean < 1 for mean in kinds), kinds.count(1)
-    assert "Problems: {} never solved, {} sometimes, {} always.".format(*counts) in markdown
 
 
 def test_examples_are_of_every_kind_and_of_different_problems(tmp_path):
@@ -139,9 +128,12 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
-    out = tmp_path / "out"
-    assert main([str(whole), str(part), "--table", "prime", "--output", str(out)]) == 0
-    text = (out / "table_prime.md").read_text()
+    assert main([str(whole), str(part)]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(run / f"report.{kind}") for run in (whole, part) for kind in ("md", "html")
+    ]
+    assert main([str(whole), str(part), "--table", "prime"]) == 0
+    text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)
     assert head[1:3] == ["whole", "part"] and head[-1] == "Eurus-2-7B-PRIME"
     scores = [own["summary"]["scores"]["avg@1"] for own in load_run(whole).results["tasks"].values()]
@@ -153,7 +145,6 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     assert "n 16, published 1." in text and "whole: AMC 2022-2023: 30 problems, published 83." in text
     sets = ["awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa"]
     run = make_run(tmp_path / "run", sets, decoding="greedy")
-    capsys.readouterr()
     assert main([str(run), "--table", "pspo"]) == 0
     printed = capsys.readouterr().out
     micro = load_run(run).results["tasks"]["qqa"]["choice"]["micro_f1"]
@@ -163,51 +154,35 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
 
 
 def test_published_numbers_are_of_metrics_that_their_tasks_have():
-    published = {name: references(name) for name in task_names()}
-    assert sum(len(own["values"]) for found in published.values() for own in found) == 129
-    for name, found in published.items():
-        assert {own["metric"] for own in found} <= set(load_task(name).metrics)
-        assert all(0 <= value <= 100 for own in found for value in own["values"].values())
+    for name in task_names():
+        for own in references(name):
+            assert own["metric"] in load_task(name).metrics
+            assert own["values"] and all(0 <= value <= 100 for value in own["values"].values())
 
 
-def test_several_runs_have_their_own_reports(tmp_path):
-    runs = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate(("first", "second"))]
-    out = tmp_path / "out"
-    assert main([*map(str, runs), "--output", str(out)]) == 0
-    written = {str(path.relative_to(out)) for path in out.rglob("*.*")}
-    assert written == {f"{name}/report.{kind}" for name in ("first", "second") for kind in ("md", "html")}
-    assert not (runs[0] / "report.md").exists()
-
-
-def _changed(name, change):
-    """Damage to a run: a file with another text."""
-
-    def apply(folder):
-        path = folder / name
-        path.write_text(change(path.read_text()))
-
-    return apply
-
-
-RESULTS, SAMPLES, TIMING = "results.json", "aime2024/samples.jsonl", "timing.json"
+RESULTS, SAMPLES = "results.json", "aime2024/samples.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "change", "message"),
     [
-        (lambda folder: (folder / RESULTS).unlink(), "the run is not finished; start it again"),
-        (_changed(TIMING, lambda text: "{"), "timing.json is broken or half-written"),
-        (_changed(RESULTS, lambda text: text.replace('"format": 1', '"format": 2')), "has format 2, not 1"),
-        (_changed(RESULTS, lambda text: text.replace('"summary"', '"sum"')), "is not what eval.run writes (KeyError"),
-        (_changed(SAMPLES, lambda text: text.partition("\n")[2]), "has 11 lines for 11 responses, results.json says"),
-        (_changed(SAMPLES, lambda text: text.replace("1.0", "0.0")), "has a mean score of 0.0, results.json says"),
-        (_changed(SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7')), "scores must be in [0, 1]"),
+        (RESULTS, lambda text: None, "the run is not finished; start it again"),
+        ("timing.json", lambda text: "{", "timing.json is broken or half-written"),
+        (RESULTS, lambda text: text.replace('"format": 1', '"format": 2'), "has format 2, not 1"),
+        (RESULTS, lambda text: text.replace('"summary"', '"sum"'), "is not what eval.run writes (KeyError"),
+        (SAMPLES, lambda text: text.partition("\n")[2], "has 11 lines for 11 responses, results.json says"),
+        (SAMPLES, lambda text: text.replace("1.0", "0.0"), "has a mean score of 0.0, results.json says"),
+        (SAMPLES, lambda text: text.replace('"score": 1.0', '"score": 7'), "scores must be in [0, 1]"),
     ],
 )
-def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, damage, message):
+def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, name, change, message):
     run = make_run(tmp_path / "run")
     (run / "report.md").write_text("mine")
-    damage(run)
+    text = change((run / name).read_text())
+    if text is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_text(text)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert main([str(run)]) == 2
     error = capsys.readouterr().err
@@ -217,11 +192,90 @@ def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, 
 
 def test_other_mistakes_are_one_line(tmp_path, capsys):
     run, other = make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")
-    (tmp_path / "file").write_text("")
     for words, message in (
         ([str(tmp_path / "none")], "has no results.json: give the --output of eval.run"),
         ([str(run), str(other)], "two runs have a folder of the same name"),
-        ([str(run), "--output", str(tmp_path / "file")], "is a file; give a folder"),
     ):
         assert main(words) == 2
         assert message in capsys.readouterr().err
+
+
+# ---- comparisons ----
+
+
+def test_differences_and_flips_against_brute_force(tmp_path):
+    tasks, out = ["aime2024", "amc", "math500"], tmp_path / "out"
+    settings = {"decoding": "recommended", "n": 4, "problems": 15}
+    before = make_run(tmp_path / "before", tasks, skill=0.3, **settings)
+    after = make_run(tmp_path / "after", [*tasks[1:], "leetcode"], skill=0.7, seed=1, **settings)
+    assert compare_main([str(before), str(after), "--output", str(out)]) == 0
+    told = json.loads((out / "compare.json").read_text())
+    assert list(told["tasks"]) == ["amc", "math500"]
+    assert told["only_in_one"] == {"aime2024": "before", "leetcode": "after"}
+    rows = markdown_rows((out / "compare.md").read_text())
+    for task, own in told["tasks"].items():
+        first, second = (
+            {name: statistics.fmean(row["score"] for row in rows) for name, rows in found.items()}
+            for found in (load_run(run).tasks[task].problems for run in (before, after))
+        )
+        differences = [second[name] - first[name] for name in first]
+        found = own["comparison"]
+        assert found["difference"] == pytest.approx(statistics.fmean(differences))
+        assert found["standard_error"] == pytest.approx(statistics.stdev(differences) / 15**0.5)
+        gained = [name for name in first if first[name] <= 0.5 < second[name]]
+        lost = [name for name in first if second[name] <= 0.5 < first[name]]
+        assert [flip["problem"] for flip in found["gained"]] == gained
+        assert [flip["problem"] for flip in found["lost"]] == lost
+        ends = f"{signed(found['low'])} to {signed(found['high'])}"
+        row = next(row for row in rows if row[0] == own["title"])
+        assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
+
+
+def test_one_problem_has_no_interval(tmp_path, capsys):
+    assert compare_main([str(make_run(tmp_path / name, problems=1, skill=9)) for name in ("a", "b")]) == 0
+    assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in capsys.readouterr().out
+
+
+def test_unjudged_problems_and_other_versions_are_said(tmp_path):
+    def change(row):
+        if row["problem"].endswith("003"):
+            row.update(score=None, verdict="error", grader_failure=True)
+
+    before = make_run(tmp_path / "a", change=change, failed=[("aime2024/005", 0)])
+    after = make_run(tmp_path / "b", seed=1)
+    results = json.loads((after / "results.json").read_text())
+    results["versions"]["math-verify"] = "0.8.0"
+    (after / "results.json").write_text(json.dumps(results))
+    assert compare_main([str(before), str(after), "--output", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "compare.md").read_text()
+    assert "AIME 2024: 2 problems were not judged in both runs and are left out." in text
+    assert "Versions differ: math-verify 0.9.0 and 0.8.0." in text.replace("\\", "")
+    paired = json.loads((tmp_path / "out" / "compare.json").read_text())["tasks"]["aime2024"]["comparison"]
+    assert paired["problems"] == 10 and paired["left_out"] == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "flag", "message"),
+    [
+        ({"entry": {"data_sha256": "f" * 64}}, None, "the runs have different problems (data_sha256"),
+        ({"entry": {"split": "train"}}, None, "the runs have different split"),
+        ({"entry": {"prompt_sha256": "f" * 64}}, "--allow-prompts", "prompts differ (default and default"),
+        ({"decoding": "recommended"}, "--allow-decoding", "decoding differs: n 1 and 16, do_sample False and True"),
+        ({"entry": {"stop": ["\n"]}}, "--allow-decoding", "decoding differs: stop [] and ['\\n']"),
+        ({"tasks": ["amc"]}, None, "the runs have no task in common"),
+    ],
+)
+def test_runs_that_differ_are_refused_unless_that_is_allowed(tmp_path, capsys, other, flag, message):
+    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b", **other)
+    out = tmp_path / "out"
+    words = [str(before), str(after), "--output", str(out)]
+    assert compare_main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("compare: ") and message in error and error.count("\n") == 1
+    assert not out.exists()
+    others = {"--allow-prompts", "--allow-decoding"} - {flag}
+    assert compare_main([*words, *others]) == 2
+    if flag:
+        assert flag in error
+        assert compare_main([*words, flag]) == 0
+        assert escape_markdown(message) in (out / "compare.md").read_text()

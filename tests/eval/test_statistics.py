@@ -24,18 +24,14 @@ from eval.summary import choice_metrics, measure
 from prime_ext.tasks.votes import Ballot, count_votes
 
 
-def test_every_problem_counts_the_same_however_many_responses_it_has():
-    found = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5]])
-    assert found["value"] == pytest.approx((0.25 + 1 + 0.5) / 3) and found["problems"] == 3
-    # The spread of the problem means, not of the seven responses.
+def test_every_problem_counts_the_same_however_many_decided_responses_it_has():
+    found = average([[1.0, 0.0, 0.0, 0.0], [1.0], [None, 0.5], [None, None]])
+    assert found["value"] == pytest.approx((0.25 + 1 + 0.5) / 3)
+    assert (found["problems"], found["left_out"]) == (3, 1)
+    # The spread of the problem means, not of the six responses.
     assert found["standard_error"] == pytest.approx(np.std([0.25, 1, 0.5], ddof=1) / math.sqrt(3))
     alone = average([[1.0, 0.0]])
     assert alone["value"] == 0.5 and alone["standard_error"] is alone["low"] is alone["high"] is None
-
-
-def test_undecided_responses_are_left_out_and_problems_without_any_other_are_counted():
-    found = average([[None, 1.0], [None, None], [0.0, 0.0]])
-    assert (found["value"], found["problems"], found["left_out"]) == (0.5, 2, 1)
     assert average([[None]]) is None and pass_at_k([[None]], 1) is None
 
 

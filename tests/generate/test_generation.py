@@ -10,6 +10,7 @@ import torch
 from character_llama import build_model, build_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import Mamba2Config, Mamba2ForCausalLM
 
 from prime_ext.generate.generation import (
     BatchedGenerator,
@@ -39,54 +40,26 @@ def random_requests(n, seed=0, **options) -> list[GenerationRequest]:
     return requests
 
 
-def plain_log_probs(model, request, token_ids, temperature=1.0):
-    ids = torch.tensor([[*request.prompt_ids, *token_ids]])
-    logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
-
-
-@pytest.mark.parametrize(
-    ("mode", "options", "temperature"),
-    [
-        ("processed_logprobs", {}, 1.0),
-        ("processed_logprobs", {"temperature": 0.0}, 1.0),
-        ("processed_logprobs", {"temperature": 0.6}, 0.6),
-        # Raw ones ignore temperature and truncation.
-        ("raw_logprobs", {"temperature": 0.5, "top_k": 2}, 1.0),
-    ],
-)
-def test_log_probs_equal_those_of_a_plain_forward_pass(model, mode, options, temperature):
-    requests = random_requests(40, **options)
-    outputs = engine(model, max_batch_size=16, log_probs_mode=mode).generate(requests)
-    for request, output in zip(requests, outputs, strict=True):
-        expected = plain_log_probs(model, request, output.token_ids, temperature)
+@pytest.mark.parametrize("temperature", [1.0, 0.0, 0.6])
+def test_log_probs_equal_those_of_a_plain_forward_pass(model, temperature):
+    requests = random_requests(40, temperature=temperature)
+    for request, output in zip(requests, engine(model, max_batch_size=16).generate(requests), strict=True):
+        ids = torch.tensor([[*request.prompt_ids, *output.token_ids]])
+        logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / (temperature or 1.0)
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(output.token_ids)[:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(output.log_probs).float(), expected, atol=1e-5, rtol=0)
 
 
-def test_greedy_equals_generate_of_transformers(model):
-    requests = random_requests(20, temperature=0.0)
-    for request, output in zip(requests, engine(model).generate(requests), strict=True):
-        ids = torch.tensor([request.prompt_ids])
-        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": request.max_new_tokens}
-        expected = model.generate(ids, do_sample=False, **options)
-        assert output.token_ids == expected[0, ids.shape[1] :].tolist()
-
-
-def test_samples_do_not_depend_on_the_batch_nor_on_the_order_of_arrival(model):
-    requests = random_requests(48)
-    expected = [engine(model).generate([request])[0].token_ids for request in requests]
-    for size, step in ((1, -1), (3, 1), (3, -1), (64, 1), (64, -1)):
-        outputs = engine(model, max_batch_size=size, max_prefill_tokens=32).generate(requests[::step])[::step]
-        assert [output.token_ids for output in outputs] == expected
-
-
 @pytest.mark.parametrize(("double", "tolerance"), [(False, 1e-5), (True, 1e-12)])
-def test_samples_of_requests_that_join_a_running_batch_are_the_same(model, double, tolerance):
+def test_samples_depend_neither_on_the_batch_nor_on_the_order_of_arrival(model, double, tolerance):
     model = copy.deepcopy(model).double() if double else model
     requests = random_requests(30)
     expected = [engine(model).generate([request])[0] for request in requests]
-    generator, outputs, waiting = engine(model, max_batch_size=8), {}, list(requests)
-    tickets = []
+    for size, step in ((3, -1), (64, 1)):
+        outputs = engine(model, max_batch_size=size, max_prefill_tokens=32).generate(requests[::step])[::step]
+        assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
+    # Requests that join a running batch.
+    generator, outputs, waiting, tickets = engine(model, max_batch_size=8), {}, list(requests), []
     while waiting or generator.has_work:
         if waiting:
             tickets.append(generator.submit(waiting.pop(0)))
@@ -160,13 +133,9 @@ def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_pr
 
 def test_stop_tokens_minimum_length_and_ignored_eos(model):
     stops = {"seed": 1, "stop_token_ids": [token for token in range(model.config.vocab_size) if token != 5]}
-    stopped, forced, *plain = engine(model).generate(
-        [
-            GenerationRequest([3], 20, **stops),
-            GenerationRequest([3], 20, min_new_tokens=4, **stops),
-            *(GenerationRequest([3], 60, seed=seed) for seed in range(60)),
-        ]
-    )
+    short = [GenerationRequest([3], 20, **stops), GenerationRequest([3], 20, min_new_tokens=4, **stops)]
+    plain = [GenerationRequest([3], 60, seed=seed) for seed in range(60)]
+    stopped, forced, *plain = engine(model).generate([*short, *plain])
     assert len(stopped.token_ids) == 1 or stopped.token_ids[0] == 5
     assert forced.token_ids[:4] == [5, 5, 5, 5]
     assert {output.stop_reason for output in plain} == {"stop", "length"}
@@ -180,28 +149,14 @@ def test_stop_tokens_minimum_length_and_ignored_eos(model):
     assert any(EOS in output.token_ids for output in unstoppable)
 
 
-def test_impossible_requests_are_refused(model):
-    for options, message in [
-        ({"prompt_ids": []}, "prompt_ids is empty"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_k": -2}, "top_k"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 2**64}, "seed"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, **options})
+def test_impossible_requests_and_models_are_refused(model):
+    for name, value in {"prompt_ids": [], "max_new_tokens": 0, "top_p": 0.0, "top_k": -2, "seed": 2**64}.items():
+        with pytest.raises(ValueError, match=name):
+            GenerationRequest(**{"prompt_ids": [3], "max_new_tokens": 2, name: value})
     with pytest.raises(ValueError, match="tokenizer has 1000 tokens"):
         BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=1000)
-
-
-def test_models_without_a_plain_key_value_cache_are_refused():
-    from transformers import Mamba2Config, Mamba2ForCausalLM
-
-    config = Mamba2Config(
-        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, state_size=8, n_groups=1, expand=2
-    )
+    sizes = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 8}
+    config = Mamba2Config(**sizes, state_size=8, n_groups=1, expand=2)
     with pytest.raises(ValueError, match="attention models only"):
         BatchedGenerator(Mamba2ForCausalLM(config).eval(), eos_token_ids=[1], pad_token_id=0, n_tokens=20)
 

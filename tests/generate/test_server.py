@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server backend against a server that really speaks HTTP, with and without faults."""
 
+import argparse
 import asyncio
 import json
 import socket
@@ -9,7 +10,8 @@ import time
 import pytest
 from scripted_server import Answer, ScriptedServer
 
-from prime_ext.generate.backend import BackendError, Request, Response, Sampling
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, generate_with_progress
+from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.generate.server import ServerBackend, api_url
 
 
@@ -50,8 +52,7 @@ def test_the_sampling_is_sent_and_extensions_only_where_they_mean_something():
 
 
 def test_what_may_pass_is_asked_again():
-    faults = [429, (429, "0.05"), 408, 500, 503, "cut", "cut_body", "not_json", b"{"]
-    faults += ["no_choices", "no_text", "no_finish"]
+    faults = [429, (429, "0.05"), 408, 500, "cut", "cut_body", "not_json", "no_choices"]
     with ScriptedServer(faults_of={str(fault): [fault] * 3 for fault in faults}) as server:
         found = answers(server, [chat(str(fault), str(fault)) for fault in faults])
     assert {key: response.text for key, response in found.items()} == {str(fault): str(fault) for fault in faults}
@@ -74,27 +75,11 @@ def test_what_does_not_pass_is_one_failed_response_with_one_line():
         assert server.counts[str(fault)] == (1 if fault in refused else 2)
 
 
-def test_a_server_asks_for_a_pause_and_gets_it_unless_it_is_too_long():
-    with ScriptedServer(faults_of={"short": [(429, "1.5")], "long": [(429, "3600")]}) as server:
-        start = time.monotonic()
-        found = answers(server, [chat("short", "short"), chat("long", "long")])
-        assert time.monotonic() - start > 1.5
-    assert found["short"].finish == "stop"
-    assert found["long"].detail.startswith("HTTP 429: ") and server.counts["long"] == 1
-
-
-def test_silence_ends_after_the_time_for_an_attempt():
-    with ScriptedServer(always="hang") as server:
-        waited = answers(server, [chat("a", "q")], timeout=0.3, attempts=2)["a"]
-    assert waited.detail == "no answer in 0.3 s (2 attempts)"
-
-
-def test_a_silent_request_holds_up_no_other_and_only_so_many_are_on_their_way():
+def test_a_silent_request_ends_and_holds_up_no_other_and_only_so_many_are_on_their_way():
     requests = [chat("slow", "slow"), *(chat(str(k), f"q{k}") for k in range(40))]
     with ScriptedServer(faults_of={"slow": ["hang"]}, seconds=0.1) as server:
-        backend = backend_of(server, attempts=1, timeout=8, concurrency=5)
-        order = [response.key for response in backend.generate(requests)]
-    assert order[-1] == "slow" and len(order) == 41 and server.most_active == 5
+        *others, slow = backend_of(server, attempts=1, timeout=8, concurrency=5).generate(requests)
+    assert len(others) == 40 and slow.detail == "no answer in 8 s (1 attempts)" and server.most_active == 5
 
 
 def test_a_caller_that_stops_early_stops_the_requests():
@@ -107,25 +92,16 @@ def test_a_caller_that_stops_early_stops_the_requests():
         assert len(server.requests) < 100
 
 
-@pytest.mark.parametrize(
-    "script, expected",
-    [
-        ({"answers": {"q": Answer(None, "length")}}, Response("a", "", 1, 1, "length")),
-        ({"answers": {"q": Answer("x", "eos_token")}}, Response("a", "x", 2, 1, "stop")),
-        (
-            {"answers": {"q": Answer("x", "content_filter")}},
-            Response("a", "", 0, 1, "failed", "the server ended the response: content_filter"),
-        ),
-        ({"always": "no_usage"}, Response("a", "q", 0, 0, "stop", "the server does not tell lengths (usage)")),
-    ],
-    ids=["cut off while reasoning", "another server's word for the end", "filtered", "no lengths"],
-)
-def test_why_a_response_ended(script, expected):
-    with ScriptedServer(**script) as server:
-        assert answers(server, [chat("a", "q")])["a"] == expected
-
-
-# ---- the server and its model ----------------------------------------------------------------------------------------
+def test_why_a_response_ended():
+    script = {"cut": Answer(None, "length"), "end": Answer("x", "eos_token"), "filter": Answer("x", "content_filter")}
+    with ScriptedServer(script, faults_of={"usage": ["no_usage"]}) as server:
+        found = answers(server, [chat(key, key) for key in (*script, "usage")])
+    assert found == {
+        "cut": Response("cut", "", 1, 1, "length"),
+        "end": Response("end", "x", 2, 1, "stop"),
+        "filter": Response("filter", "", 0, 1, "failed", "the server ended the response: content_filter"),
+        "usage": Response("usage", "usage", 0, 0, "stop", "the server does not tell lengths (usage)"),
+    }
 
 
 def test_the_model_must_be_served_where_there_is_a_list():
@@ -187,14 +163,35 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
     assert "of-another-server" not in json.dumps(server.headers)
 
 
-@pytest.mark.parametrize(
-    "url, expected",
-    [("http://h:1", "http://h:1/v1"), ("https://h/x/v2/", "https://h/x/v2")]
-    + [(url, None) for url in ("localhost:8000", "ftp://h", "http://", "", "http://me:secret@h")],
-)
-def test_the_url_of_the_interface(url, expected):
-    if expected is not None:
-        assert api_url(url) == expected
-    else:
+def test_the_url_of_the_interface():
+    assert (api_url("http://h:1"), api_url("https://h/x/v2/")) == ("http://h:1/v1", "https://h/x/v2")
+    for url in ("localhost:8000", "ftp://h", "", "http://me:secret@h"):
         with pytest.raises(BackendError, match="--base-url"):
             ServerBackend(url, "m")
+
+
+def opened(*words):
+    parser = argparse.ArgumentParser()
+    add_backend_arguments(parser)
+    return backend_from_arguments(parser.parse_args(words))
+
+
+def test_flags_that_do_not_fit_together_are_one_line():
+    for words, message in (
+        ("--backend server --model m", "--base-url"),
+        ("--backend vllm", "--model"),
+        ("--backend server --base-url http://h --chat-template f", "--chat-template means nothing to --backend server"),
+        ("--backend vllm --model m --data-parallel 0", "--data-parallel 0"),
+    ):
+        with pytest.raises(BackendError, match=message):
+            opened(*words.split())
+
+
+def test_the_bar_shows_responses_of_all_runs_speed_and_failures(capsys):
+    requests = [Request(str(number), f"q{number}", Sampling()) for number in range(6)]
+    with ScriptedServer(lambda *_: Answer("x", tokens=100), faults_of={"q3": [400]}, seconds=0.01) as server:
+        backend = opened("--backend", "server", "--model", "scripted", "--base-url", server.base_url)
+        found = list(generate_with_progress(backend, requests, "math500", done=4))
+    last = capsys.readouterr().err.replace("\n", "\r").strip("\r").split("\r")[-1]
+    assert len(found) == 6
+    assert last.startswith("math500: 100%") and "10/10" in last and "tokens/s, 1 failed" in last

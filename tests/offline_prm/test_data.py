@@ -1,28 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled responses: formats, groups, the validation split, and one line about bad rows."""
+"""Labelled responses: formats, groups, and one line about rows and settings that cannot work."""
 
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
-from tiny_prm import response_rows, step_rows, write_jsonl
+from tiny_prm import overrides, response_rows, write_jsonl
 
 from prime_ext.config.checks import defaults_of, read
-from prime_ext.offline_prm.data import BadData, is_held_out, read_data, step_labels
+from prime_ext.offline_prm.__main__ import main
+from prime_ext.offline_prm.data import BadData, read_data, step_labels
 from prime_ext.offline_prm.settings import LossSettings
 
 PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
-
-
-def test_parquet_and_json_lines_hold_the_same_data(tmp_path):
-    rows = response_rows(3, seed=1)
-    files = [write_jsonl(tmp_path / "d.jsonl", rows), tmp_path / "d.parquet"]
-    parquet.write_table(pa.Table.from_pylist(rows), files[1])
-    data, other = (read_data([file], PRM) for file in files)
-    assert data.digest() == other.digest()
-    assert [e.text for e in data.examples[0]] == rows[0]["completions"] and data.datasets == ["even"] * 3
-    assert [e.label for e in data.examples[0]] == [float(value) for value in rows[0]["correctness"]]
 
 
 QUESTION = {"role": "user", "content": "a"}
@@ -37,16 +26,9 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
         {"response": [QUESTION, {"role": "assistant", "content": "5"}], "label": 1, "dataset": "MATH"},
     ]
     data = read_data([write_jsonl(tmp_path / "d.jsonl", rows)], PRM)
-    assert data.prompts == ["a", "b"]
+    assert [group.prompt for group in data] == ["a", "b"]
     expected = [[("1", 1.0), ("3", 0.0), ("4", 0.5), ("5", 1.0)], [("2", 0.0)]]
-    assert [[(e.text, e.label) for e in group] for group in data.examples] == expected
-
-
-def test_a_prompt_keeps_its_side_of_the_split_when_other_rows_come_and_go():
-    held = [is_held_out(f"p{number}", 0.25, 0) for number in range(4000)]
-    assert 0.22 < sum(held) / 4000 < 0.28
-    assert held != [is_held_out(f"p{number}", 0.25, 1) for number in range(4000)]
-    assert not any(is_held_out(f"p{number}", 0.0, 0) for number in range(100))
+    assert [[(e.text, e.label) for e in group.examples] for group in data] == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +38,6 @@ def test_a_prompt_keeps_its_side_of_the_split_when_other_rows_come_and_go():
         ({"label": 1}, "wrong", (1.0, 0.0, 0.0)),
         ({"label": 1}, "ignore", (1.0, 0.0, None)),
         ({"label": 1}, "keep", (1.0, 0.0, None)),
-        ({"step_labels": [1, 0, 1]}, "wrong", (1.0, 0.0, 0.0)),
         ({"step_labels": [1, 0, 1]}, "keep", (1.0, 0.0, 1.0)),
         ({"step_labels": [1, None, 0.5]}, "wrong", (1.0, None, 0.5)),
         ({"labels": [True, True, False]}, "ignore", (1.0, 1.0, 0.0)),
@@ -67,9 +48,9 @@ def test_labels_of_steps(row, after_error, expected):
 
 
 def test_steps_become_one_response(tmp_path):
-    rows = [*step_rows(1), {"prompt": "p", "completions": ["x", "y"], "labels": [True, False]}]
+    rows = [{"prompt": "p", "completions": ["x", "y"], "labels": [True, False]}]
     data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], replace(PRM, loss="step_ce"))
-    example = data.examples[1][0]
+    example = data[0].examples[0]
     assert example.text == "Step 1: x\n\nStep 2: y" and example.step_labels == (1.0, 0.0) and example.label is None
 
 
@@ -81,18 +62,14 @@ STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
     ("row", "message"),
     [
         (GOOD | {"prompt": None}, "no column 'prompt'"),
-        (GOOD | {"prompt": 3}, "prompt must be"),
         (GOOD | {"prompt": [{"role": "user"}]}, "prompt must be"),
         (GOOD | {"completions": []}, "completions must be"),
-        (GOOD | {"completions": ["a", " "]}, "completion 2 is empty"),
         (GOOD | {"completions": ["a", 3]}, "completion 2 must be a text, got '3'"),
         (GOOD | {"completions": ["a"]}, "1 completions and 2 values of correctness"),
-        (GOOD | {"correctness": [1, 2]}, "correctness 2 must be in [0, 1], got 2"),
         (GOOD | {"correctness": [float("nan"), 0]}, "correctness 1 must be in [0, 1], got nan"),
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
         (GOOD | {"correctness": [0.5, 0]}, "correctness 1 must be 0 or 1 for the loss dpo, got 0.5"),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
-        (STEPS | {"problem": None}, "no column 'prompt'"),
         ({"problem": "p", "steps": ["a", "b"]}, "no column 'step_labels'"),
         (STEPS | {"label": 2}, "label must be -1 or the index"),
         (STEPS | {"step_labels": [1]}, "2 steps and 1 step_labels"),
@@ -108,8 +85,51 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     assert message in str(error.value) and f"{path} row 2" in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content, message", [("", "has no rows"), ('{"prompt": ', "row 1: not JSON")])
-def test_files_that_cannot_be_read(tmp_path, content, message):
-    (tmp_path / "d.jsonl").write_text(content)
-    with pytest.raises(BadData, match=message):
-        read_data([tmp_path / "d.jsonl"], PRM)
+def test_files_that_cannot_be_read(tmp_path):
+    for content, message in (("", "has no rows"), ('{"prompt": ', "row 1: not JSON")):
+        (tmp_path / "d.jsonl").write_text(content)
+        with pytest.raises(BadData, match=message):
+            read_data([tmp_path / "d.jsonl"], PRM)
+
+
+# No prompt has a correct and a wrong response.
+ONE_SIDED = [{"prompt": str(k), "completions": ["a", "b"], "correctness": [k, k]} for k in (0, 1)]
+
+
+@pytest.fixture
+def check(monkeypatch, tmp_path):
+    # No such model exists: nothing may try to load it.
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+
+    def run(rows, **more):
+        data = write_jsonl(tmp_path / "d.jsonl", rows)
+        return main(["--check", *overrides("no/such-model", data, tmp_path / "out", **more)])
+
+    return run
+
+
+def test_good_data_are_described(check, capsys):
+    assert check(response_rows(6), **{"data.val_fraction": 0}) == 0
+    assert "6 prompts with 24 responses to train on" in capsys.readouterr().out
+    assert check(ONE_SIDED, **{"data.val_fraction": 0}) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"prm.loss": "mse"}, "prm.loss='mse'"),
+        ({"data.val_fraction": 1}, "data.val_fraction=1"),
+        ({"batching.max_token_len_per_gpu": 10}, "batching.max_token_len_per_gpu=10"),
+        ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder"),
+        ({"model.lora_rank": 8}, "model.lora_rank=8"),
+        ({"engine.model_dtype": "bf16"}, "engine.model_dtype=bf16"),
+        ({"+prm.margin": 3}, "unknown key prm.margin"),
+        ({"data.train_files": "none.parquet"}, "none.parquet does not exist"),
+        ({"data.val_fraction": 0, "prm.loss": "dpo"}, "prm.loss=dpo"),
+    ],
+)
+def test_settings_and_data_that_cannot_work(check, tmp_path, capsys, more, message):
+    assert check(ONE_SIDED, **more) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("prime_ext: ") and message in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()

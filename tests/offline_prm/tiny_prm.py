@@ -8,14 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tiny_llama import CHAT, save_llama
+from tiny_llama import save_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def save_tiny_model(path, seed=0, max_positions=512, chat_template=CHAT):
-    """A random Llama with its tokenizer."""
-    save_llama(path, seed, max_positions=max_positions, spread=0.08, chat_template=chat_template)
+def save_tiny_model(path, max_positions=512):
+    save_llama(path, max_positions=max_positions, spread=0.08)
 
 
 def digits(rng, correct, n=4):

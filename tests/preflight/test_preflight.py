@@ -20,16 +20,10 @@ from tokenizers import Tokenizer, models
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-from prime_ext.algorithms import (
-    accumulation,
-    chain_reward,
-    normalization,
-    process_shaping,
-    shaping,
-)
+from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config import chain_settings, pspo_settings, reward_settings, settings
+from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.preflight.check import check_config, check_files
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
@@ -136,21 +130,18 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("cpu", "prime.filter.lower", ["x"]),
         ("cpu", "prm.beta", "high"),
-        ("pspo", "pspo.judge", "maybe"),
         ("pspo", "step_scorer.kind", "clown"),
     ],
 )
 def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
     (problem,) = problems_of({key: value}, name)
-    assert problem.startswith((f"{key}={value!r} must be", f"{key}={value!r} is not one of"))
+    assert problem.startswith(f"{key}={value!r} must be ")
 
 
-@pytest.mark.parametrize("section", ["prime", "prime.filter", "prm"])
-def test_unknown_keys_and_values_in_place_of_sections_are_named(problems_of, section):
-    (problem,) = problems_of({f"{section}.typo": 1})
-    assert problem.startswith(f"unknown key {section}.typo; known keys: ")
+def test_an_unknown_key_is_named(problems_of):
+    (problem,) = problems_of({"prime.filter.typo": 1})
+    assert problem.startswith("unknown key prime.filter.typo; known keys: ")
 
 
 # ---- values and combinations ----------------------------------------------------------------------------------------
@@ -167,8 +158,7 @@ LOOP = {
 }
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
 DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
-ALONE = {"prime.process.coefficient": 0.0, "prm.enable": False}
-FROZEN_PRM = {"prm.update_mode": "none"}
+FUSED = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 SEPARATE = {
@@ -191,9 +181,7 @@ PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engin
 FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
-    ("gpu", {**TWO, f"{ACTOR}.ppo_max_token_len_per_gpu": 512, f"{ACTOR}.ulysses_sequence_parallel_size": 2}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
-    ("cpu", {"prime.outcome.estimator": "prm_value", "prime.process.coefficient": 0.0}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
     ("cpu", LOOP),
     ("cpu", {"prm.reference": "base", "prm.model.lora_rank": 8}),
@@ -201,7 +189,6 @@ FINE = [
     ("cpu", SEPARATE),
     ("cpu", {**FRACTION, "prm.loss": "nca"}),
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
-    ("pspo", {**SERVER, **POOL}),
     ("scored", {**SEPARATE, **SERVER, **POOL}),
 ]
 
@@ -209,70 +196,41 @@ FINE = [
 REFUSED = [
     # single values
     ("cpu", {"prime.filter.lower": 0.9}, None),
-    ("cpu", {"prime.outcome.coefficient": float("nan")}, None),
-    ("cpu", {"prm.trainable_layers": 1.5}, None),
-    ("cpu", {"prm.optim.lr": -1e-6}, None),
     ("cpu", {f"{ROLLOUT}.temperature": 0.0}, None),
     ("cpu", {"data.train_batch_size": 12}, None),
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
-    ("cpu", {"trainer.v1.trainer_mode": "sync"}, None),
     ("cpu", {"actor_rollout_ref.actor.strategy": "fsdp"}, None),
     ("cpu", {"data.train_files": None}, None),
-    ("cpu", {"data.val_files": ["/nowhere/val.parquet"]}, None),
     ("cpu", {"prm.model.path": "/nowhere/prm"}, None),
-    ("pspo", {"step_scorer.model_path": "/nowhere"}, None),
     ("pspo", {"reward.reward_manager.name": "naive"}, None),
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
     # rewards
+    ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
     ("cpu", {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}, "are both 0"),
-    (
-        "cpu",
-        {"prime.outcome.estimator": "opoo"},
-        "turn_rloo; did you mean opo?",
-    ),
     ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
     ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
     ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
-    ("cpu", {**ALONE, "prime.outcome.estimator": "prm_value"}, "prime.outcome.estimator=prm_value reads the PRM"),
     ("cpu", {"prime.process.reliability_gate": True, "prime.outcome.coefficient": 0.0}, "reliability_gate=true needs"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
     ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
     # agent loops
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
-    ("cpu", {**LOOP, TOOL_FILE: __file__}, "is no list `tools` of entries with class_name"),
     ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "multi_turn.format=hermse is no tool parser of verl"),
     # the PRM
     ("cpu", {"prm.reference": "kl"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    ("cpu", {"prm.model.lora_rank": 8, "prm.trainable_layers": 1}, "prm.trainable_layers=1"),
-    ("cpu", {**FROZEN_PRM, "prm.reference": "policy"}, "is the policy itself"),
+    ("cpu", {"prm.update_mode": "none", "prm.reference": "policy"}, "is the policy itself"),
     # sizes and kernels
-    ("cpu", {"data.train_batch_size": 0}, None),
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
-    ("cpu", {**GAE, "critic.use_dynamic_bsz": False}, "critic.ppo_micro_batch_size_per_gpu is not set"),
-    (
-        "gpu",
-        {**TWO, f"{ACTOR}.ulysses_sequence_parallel_size": 2, "prm.max_token_len_per_gpu": 500},
-        "prm.max_token_len_per_gpu=500 times ulysses_sequence_parallel_size=2 is less than",
-    ),
-    (
-        "gpu",
-        {**TWO, **PARALLEL, "actor_rollout_ref.model.override_config.attn_implementation": "sdpa"},
-        "prm.model.override_config.attn_implementation=sdpa",
-    ),
-    (
-        "cpu",
-        {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"},
-        "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch",
-    ),
+    ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
+    ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}.modules: No module named 'no_such_module'"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold=0"),
-    ("cpu", {**COLOCATE, "prime.outcome.estimator": "remax"}, "prime.outcome.estimator=remax"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
@@ -298,13 +256,6 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
     assert named, problems
 
 
-def test_problems_of_all_sections_are_reported_together(problems_of):
-    problems = problems_of({"prime.filter.lower": 0.9, "prm.beta": -1, "prm.epochs": 0, "trainer.nnodes": 0})
-    assert {problem.split("=")[0] for problem in problems} == {
-        "prime.filter.lower", "prm.beta", "prm.epochs", "trainer.nnodes",
-    }  # fmt: skip
-
-
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 DAPO = {"reward.reward_manager.name": "dapo"}
@@ -314,53 +265,32 @@ def train_on(path, **columns):
     return {"data.train_files": write_parquet(path, **columns)}
 
 
-def text_file(path):
-    path.write_text("prompt,answer\n")
-    return {"data.train_files": str(path)}
-
-
 def prm_of(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
 
 
-def other_vocabulary(path):
-    return prm_of(path, tokens=("a", "c", "b"))
-
-
 def fused_prm(path):
     model = write_model(path, tie_word_embeddings=False)
-    kernels = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
-    return {**EIGHT, **kernels, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
-
-
-def undescribed_step_rm(path):
-    folder = Path(write_step_rm(path))
-    (folder / FILE).unlink()
-    return {"step_scorer.model_path": str(folder)}
+    return {**EIGHT, **FUSED, "actor_rollout_ref.model.path": model, "prm.engine.strategy": "fsdp2"}
 
 
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
     ("cpu", lambda path: train_on(path, reward_model=None), "has no column 'reward_model'; it has prompt, data_source"),
-    ("cpu", text_file, " cannot be read as parquet"),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
-    # Another reward function knows its own data.
-    ("cpu", lambda path: {**train_on(path, data_source="poems"), "reward.custom_reward_function.path": "own.py"}, ""),
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),
-    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it beside"),
-    ("cpu", other_vocabulary, " has another vocabulary than the policy "),
-    ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, its model only 2"),
+    ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
+    ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
+    ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, the model in "),
     ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 5}, "=5 must be at most 4"),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
-    ("pspo", undescribed_step_rm, "has no prime_ext_step_rm.json"),
     # Gold answers are needed only where they count.
     ("pspo", lambda path: train_on(path, data_source=None, reward_model=None), ""),
-    ("pspo", lambda path: {**train_on(path, data_source="poems"), "pspo.judge": False}, ""),
 ]
 
 
@@ -427,13 +357,13 @@ SAID = {
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
     "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
-    "credits": (chain_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (chain_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
-    "shapes": (chain_settings.SHAPES, shaping.SHAPES),
-    "shapes of the score": (chain_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
-    "single steps": (chain_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
-    "reward positions": (chain_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
-    "step scores": (chain_settings.STEP_SCORES, accumulation.STEP_SCORES),
+    "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
+    "accumulations": (reward_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
+    "shapes": (reward_settings.SHAPES, shaping.SHAPES),
+    "shapes of the score": (reward_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
+    "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
+    "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
+    "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),
 }
 
 

@@ -48,7 +48,7 @@ OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": Tru
 
 
 def build_rollouts():
-    """Seven prompts with two rollouts each, and two rows of padding as verl makes them: an empty mask."""
+    """Seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(low, high):

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import test_prm_engine
 import torch
 import torch.distributed as dist
 from gloo_ranks import finish
@@ -28,14 +27,14 @@ BIAS = {"prm.bias.enable": True, "prm.bias.lr": 0.05}
 MEAN_OUTCOME = 0.3
 
 VARIANTS = {
-    **test_prm_engine.VARIANTS,
-    "two epochs": {"prm.epochs": 2},
+    "micro-batches of 1": {"prm.micro_batch_size_per_gpu": 1},
+    "remove padding": base.PACKED,
     "two epochs, micro-batches of 4": {"prm.epochs": 2, "prm.micro_batch_size_per_gpu": 4},
 }
 
 
-def updated(prm, rollouts, reference):
-    return {**prm.update(rollouts, reference), "bias": prm.worker.bias_value()}
+def updated(prm, *arguments):
+    return {**prm.update(*arguments), "bias": prm.worker.bias_value()}
 
 
 def main(model_path, work_dir):
@@ -55,7 +54,7 @@ def main(model_path, work_dir):
     replayed = [7 <= row < base.N_VALID for row in range(base.N_ROWS)]
     prm = base.Prm(model_path, BIAS, mini_batch_size=2)
     prm.worker.start_bias(MEAN_OUTCOME)
-    updates = [{**prm.update(rollouts, reference, replayed, 8), "bias": prm.worker.bias_value()} for _ in range(2)]
+    updates = [updated(prm, rollouts, reference, replayed, 8) for _ in range(2)]
     results["replayed"] = {"updates": updates, "weights": prm.weights()}
 
     # Gradients that are not finite: neither the PRM nor its bias moves, and the next step starts from no gradient.
@@ -73,7 +72,6 @@ def main(model_path, work_dir):
 
     # Off: a checkpoint without a bias, and what a run with one says to it.
     plain = base.Prm(model_path)
-    results["none"] = (updated(plain, rollouts, reference), plain.weights())
     try:
         base.saved_and_restored(plain, Path(work_dir) / "without", model_path, BIAS)
     except FileNotFoundError as error:
@@ -104,31 +102,24 @@ def main(model_path, work_dir):
 START = math.log(0.3 / 0.7)
 
 
-@pytest.fixture(scope="module")
-def plain(model_path, runs):
-    rollouts = runs[1][0]["rollouts"]
-    return {epochs: two_updates(model_path, rollouts, bias=START, epochs=epochs) for epochs in (1, 2)}
-
-
-def biases(updates):
-    return [update["bias"] for update in updates]
+def assert_plain_loop(model_path, rollouts, found, **options):
+    expected = two_updates(model_path, rollouts, bias=START, **options)
+    biases, others = ([update["bias"] for update in one["updates"]] for one in (found, expected))
+    assert biases == pytest.approx(others, abs=1e-5)
+    assert_updates_close(found["updates"], expected["updates"])
+    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_bias_and_weights_equal_a_plain_loop_however_the_batch_is_cut(results, plain, variant):
-    found, expected = results["variant", variant], plain[2 if "epochs" in variant else 1]
-    assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
-    assert_updates_close(found["updates"], expected["updates"])
-    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
+def test_bias_and_weights_equal_a_plain_loop_however_the_batch_is_cut(results, model_path, variant):
+    epochs = VARIANTS[variant].get("prm.epochs", 1)
+    assert_plain_loop(model_path, results["rollouts"], results["variant", variant], epochs=epochs)
 
 
 def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
-    rollouts, found = results["rollouts"], results["replayed"]
+    rollouts = results["rollouts"]
     batches = [[*rollouts[:4], *rollouts[7:11]], [*rollouts[4:7], *rollouts[11:14]]]
-    expected = two_updates(model_path, rollouts, bias=START, batches=batches)
-    assert biases(found["updates"]) == pytest.approx(biases(expected["updates"]), abs=1e-5)
-    assert_updates_close(found["updates"], expected["updates"])
-    assert_weights_close(found["weights"], expected["weights"], tolerance=2e-5)
+    assert_plain_loop(model_path, rollouts, results["replayed"], batches=batches)
 
 
 def test_it_is_the_same_on_all_ranks(runs):
@@ -151,13 +142,8 @@ def test_a_resumed_bias_goes_on_bit_for_bit(results, steps):
     assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
 
 
-def test_a_checkpoint_without_a_bias_is_refused(results):
+def test_a_checkpoint_without_a_bias_is_refused(results, run):
     assert results["missing"].endswith(f"{BIAS_FILE}; it was saved with prm.bias.enable=false")
-
-
-def test_without_it_there_is_none(results, run):
-    update, _ = results["none"]
-    assert update["bias"] is None and update["loss"][0] == pytest.approx(math.log(2), abs=1e-5)
     assert not (run[1] / "without" / BIAS_FILE).exists()
 
 

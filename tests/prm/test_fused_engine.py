@@ -29,9 +29,8 @@ def fused(backend):
 # What each is compared with, and its settings.
 VARIANTS = {
     "plain": (None, {}),
-    "chunked": ("plain", fused("chunked")),
     "torch": ("plain", fused("torch")),
-    "packed": ("plain", fused("chunked") | base.PACKED),
+    "chunked": ("plain", fused("chunked") | base.PACKED),
     "adapter": (None, base.LORA),
     "chunked adapter": ("adapter", fused("chunked") | base.LORA),
 }
@@ -79,14 +78,12 @@ def main(model_path, work_dir):
         reference = workers["plain"].score(rollouts)
         for name, prm in workers.items():
             before, guard = prm.score(rollouts), dict(prm.worker._guard_metrics)
-            update, interleaved = prm.update_and_score(rollouts, reference)
-            told = [prm.worker.update_metrics().get("fused_log_prob_difference")]
-            prm.update_and_score(rollouts, reference)
-            told.append(prm.worker.update_metrics().get("fused_log_prob_difference"))
-            results[model, name] = {"before": before, "guard": guard, "told": told, "update": update}
-            results[model, name] |= {"interleaved": interleaved, "after": prm.score(rollouts)}
+            told = []
+            for _ in range(2):
+                prm.update_and_score(rollouts, reference)
+                told.append(prm.worker.update_metrics().get("fused_log_prob_difference"))
+            results[model, name] = {"before": before, "guard": guard, "told": told, "after": prm.score(rollouts)}
             results[model, name]["entropy"] = entropies(prm, rollouts)
-        results[model, "switched off"] = workers["chunked adapter"].score(rollouts, no_lora_adapter=True)
     results["scaled logits"] = message_of(lambda: scaled(base.Prm(model_path, fused("chunked"))).score(rollouts))
     results["unknown backend"] = message_of(lambda: base.Prm(model_path, fused("magic")))
     finish(results, work_dir)
@@ -99,26 +96,15 @@ def main(model_path, work_dir):
 def test_scores_entropies_and_updates_do_not_depend_on_the_backend(results, model, variant):
     found, plain = results[model, variant], results[model, VARIANTS[variant][0]]
     assert_rows_close(found["before"], plain["before"], 2e-5)
-    assert_rows_close(found["interleaved"], plain["interleaved"], 1e-4)
     assert_rows_close(found["after"], plain["after"], 1e-4)
     assert largest_difference(found["after"], found["before"]) > 1e-3
-    for name in ("loss", "grad_norm"):
-        assert found["update"][name] == pytest.approx(plain["update"][name], rel=1e-4)
     # The last position predicts nothing.
     assert_rows_close([row[:-1] for row in found["entropy"]], [row[:-1] for row in plain["entropy"]], 1e-4)
 
 
-@pytest.mark.parametrize("model", ["untied", "tied"])
-def test_a_base_model_behind_its_adapter_keeps_its_scores(results, model):
-    assert_rows_close(results[model, "switched off"], results[model, "plain"]["before"], 2e-5)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_guard_compares_once_and_the_first_update_tells(results, variant):
-    found = results["tied", variant]
-    if variant not in FUSED:
-        assert found["guard"] == {} and found["told"] == [None, None]
-        return
+def test_the_guard_compares_once_and_the_first_update_tells(results):
+    assert results["tied", "plain"]["guard"] == {} and results["tied", "plain"]["told"] == [None, None]
+    found = results["tied", "chunked"]
     difference = found["guard"]["fused_log_prob_difference"]
     assert difference < 1e-4 and found["told"] == [difference, None]
 

@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-import itertools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,14 +160,6 @@ def test_one_batch_through_both(results, variant):
         for name, weight in lab.get(model, {}).items():
             torch.testing.assert_close(weight, verl[model][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
     assert lab.get("bias", 0.0) == pytest.approx(verl.get("bias", 0.0), abs=1e-5)
-
-
-def test_the_variants_differ(results):
-    # A PRM that scores while it is first trained still equals its reference: `paper` and `guarded` pay nothing yet.
-    policies = {name: verl["policy"]["lm_head.weight"] for name, (_, verl) in results.items()}
-    kinds = ("rloo", "distilled", "distilled, top 3")
-    for one, other in itertools.combinations(kinds, 2):
-        assert float((policies[one] - policies[other]).abs().max()) > 1e-5
 
 
 if __name__ == "__main__":

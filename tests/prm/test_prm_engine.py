@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-import math
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ VARIANTS = {
     "micro-batches of 4": {"prm.micro_batch_size_per_gpu": 4},
     "dynamic batches": {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40},
     "remove padding": base.PACKED,
+    "chunked": base.CHUNKED,
 }
 
 
@@ -41,15 +41,11 @@ def main(model_path, work_dir):
     results["other padding, reversed"] = {"updates": updates, "weights": prm.weights()}
 
     # `interleaved` against `after`: score, then update.
-    for mini_batch_size in (8, 4):
-        after, interleaved = (base.Prm(model_path, mini_batch_size=mini_batch_size) for _ in range(2))
-        for step in range(2):
-            scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
-            updated, scores = interleaved.update_and_score(rollouts, reference)
-            results["interleaved", mini_batch_size, step] = (scores, updated)
-            results["after", mini_batch_size, step] = (scores_after, updated_after)
-        results["interleaved weights", mini_batch_size] = interleaved.weights()
-        results["after weights", mini_batch_size] = after.weights()
+    after, interleaved = base.Prm(model_path), base.Prm(model_path)
+    scores_after, updated_after = after.score(rollouts), after.update(rollouts, reference)
+    updated, scores = interleaved.update_and_score(rollouts, reference)
+    results["after"] = (scores_after, updated_after, after.weights())
+    results["interleaved"] = (scores, updated, interleaved.weights())
     results["reference at the end"] = reference_worker.score(rollouts)
 
     # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
@@ -75,22 +71,14 @@ def plain(model_path, runs):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, variant):
     found = results["variant", variant]
+    # Untrained it equals its reference: bit for bit when both run with the same batches, else to rounding.
+    same = variant == "micro-batches of 2"
+    for row, reference in zip(found["initial"], results["reference"], strict=True):
+        assert torch.equal(row, reference) if same else torch.allclose(row, reference, atol=1e-5)
     assert_updates_close(found["updates"], plain["updates"])
-    # Four optimiser steps in float32: values near 4 agree to a few units in the sixth digit.
+    # Four optimizer steps in float32: values near 4 agree to a few units in the sixth digit.
     assert_rows_close(found["scores"], plain["scores"], tolerance=5e-5)
     assert_weights_close(found["weights"], plain["weights"])
-    assert all(row.dtype == torch.float32 for row in found["scores"])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_an_untrained_prm_equals_its_reference_and_its_first_loss_is_ln_2(results, variant):
-    found = results["variant", variant]
-    same = variant not in ("micro-batches of 4", "dynamic batches", "remove padding", "micro-batches of 1")
-    for row, reference in zip(found["initial"], results["reference"], strict=True):
-        # Bit for bit when both run with the same batches; else to rounding.
-        assert torch.equal(row, reference) if same else torch.allclose(row, reference, atol=1e-5)
-    assert found["updates"][0]["loss"][0] == pytest.approx(math.log(2), abs=1e-5)
-    assert found["updates"][1]["loss"][1] < found["updates"][0]["loss"][0]
 
 
 def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
@@ -99,26 +87,17 @@ def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
     assert_weights_close(found["weights"], expected["weights"])
 
 
-def test_interleaved_equals_after_when_there_is_one_mini_batch(results):
-    for step in range(2):
-        scores, updated = results["interleaved", 8, step]
-        scores_after, updated_after = results["after", 8, step]
-        assert_rows_close(scores, scores_after)
-        assert_updates_close([updated], [updated_after])
-    assert_weights_close(results["interleaved weights", 8], results["after weights", 8])
-
-
 def test_interleaved_scores_later_mini_batches_with_a_prm_that_has_moved(results):
     rollouts = results["rollouts"]
     first = {rollout["key"] for rollout in mini_batches(rollouts)[0]}
-    scores, updated = results["interleaved", 4, 0]
-    scores_after, updated_after = results["after", 4, 0]
+    scores, updated, weights = results["interleaved"]
+    scores_after, updated_after, weights_after = results["after"]
     assert_updates_close([updated], [updated_after])
     for rollout, score, score_after in zip(rollouts, scores, scores_after, strict=True):
         moved = float((score - score_after).abs().max())
         if not rollout["padding"]:
             assert moved < 1e-5 if rollout["key"] in first else moved > 1e-4
-    assert_weights_close(results["interleaved weights", 4], results["after weights", 4])
+    assert_weights_close(weights, weights_after)
 
 
 def test_the_frozen_reference_stays_as_it_was(results):
@@ -131,8 +110,6 @@ def test_a_restored_prm_makes_the_same_next_update(results):
     assert restored_update == update
     assert update["lr"] != results["first update"]["lr"], "the schedule has moved on"
     assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
-    # Without the optimiser's state the update would be another one.
-    assert weights.keys() == restored_weights.keys() and len(weights) > 5
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import step_spans
-from prime_ext.config.chain_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.config.reward_settings import ACCUMULATIONS, CREDITS, SHAPES, chain_arguments
 from prime_ext.reward.managers import ChainPricing, PricedChain
 
 SECTION = OmegaConf.to_container(configuration().pspo, resolve=True)

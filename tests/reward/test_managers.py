@@ -18,7 +18,7 @@ from prime_ext.reward.compute_score import compute_score
 from prime_ext.reward.managers import StepScoresRewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import join_steps
 
 GOOD = numbered("2*3=6", "6+1=7", "so the answer is 7")
@@ -271,7 +271,7 @@ def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
 def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     path = str(save_llama(tmp_path, 3, classes=2))
     words = ["step_scorer.architecture=token_classification", f"step_scorer.layout={layout}"]
-    alone = ClassifierScorer(TokenClassifier(TokenReader(path, layout=layout)))
+    alone = ClassifierScorer(TokenClassifier(path, layout=layout))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)
         (expected,) = alone.score([alone.tokens(Response("What is 2*3+1?", *join_steps(lines), tuple(lines)))])

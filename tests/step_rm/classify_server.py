@@ -13,13 +13,9 @@ from transformers import AutoModelForSequenceClassification
 
 
 class ClassifyServer:
-    """Answers like vLLM.
+    """Answers like vLLM, but for faults: a status, ``hang``, ``drop``, or a function of the proper answer.
 
-    Args:
-        path: folder of a sequence-classification model.
-        faults: one per request, in turn, before requests are answered properly: a status, ``hang``, ``drop``, or a
-            function of the proper answer.
-        always: the same for every request.
+    ``faults`` are for the first requests, in turn, ``always`` for all others.
     """
 
     def __init__(self, path, faults=(), always=None):

@@ -17,13 +17,10 @@ def encode(tokenizer, *arguments, **options):
     return PairEncoder(tokenizer, PairFormat(**options)).encode_all([arguments])[0]
 
 
-@pytest.mark.parametrize("tokenizer", [BERT, ROBERTA])
-def test_the_pair_layout_is_the_tokenizers_own(tokenizer):
-    assert list(encode(tokenizer, "", ["we add"], "so 3.").ids) == tokenizer("we add", "so 3.")["input_ids"]
-    assert list(encode(tokenizer, "", [], "so 3.").ids) == tokenizer("so 3.")["input_ids"]
-
-
-def test_the_text_layout_is_what_the_released_model_of_pspo_was_trained_on():
+def test_layouts_are_the_tokenizers_own_and_what_the_released_model_of_pspo_was_trained_on():
+    for tokenizer in (BERT, ROBERTA):
+        assert list(encode(tokenizer, "", ["we add"], "so 3.").ids) == tokenizer("we add", "so 3.")["input_ids"]
+        assert list(encode(tokenizer, "", [], "so 3.").ids) == tokenizer("so 3.")["input_ids"]
     released = BERT("[1] . we add. </s><s>[2] . so 3.")["input_ids"]
     assert list(encode(BERT, "", ["[1] . we add."], "[2] . so 3.", layout="text").ids) == released
 
@@ -42,8 +39,7 @@ STEPS = ["[1] . a", "Step 2: b", "3. c"]
         (ROBERTA, ("Q?", STEPS, "4. d"), {"previous": 2}, "<s>Step 2: b\n3. c</s></s>4. d</s>"),
         (ROBERTA, ("", STEPS, "4. d"), {"previous": 0, "strip_markers": True}, "<s>. a\nb\nc</s></s>d</s>"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"question": True}, "<s>Q?\n3. c</s></s>4. d</s>"),
-        (ROBERTA, ("Q?", [], "4. d"), {"question": True}, "<s>Q?</s></s>4. d</s>"),
-        (ROBERTA, ("", [], "4."), {"strip_markers": True}, "<s>4.</s>"),
+        (ROBERTA, ("Q?", [], "4."), {"question": True, "strip_markers": True}, "<s>Q?</s></s>4.</s>"),
     ],
 )
 def test_what_is_shown(tokenizer, arguments, options, expected):
@@ -86,28 +82,14 @@ def test_special_tokens_that_a_step_spells_out_are_text(tokenizer, spelt):
     assert sum(token in special for token in plain) == sum(token in special for token in spelled)
 
 
-def test_every_step_of_a_response_sees_only_what_came_before():
-    found = PairEncoder(ROBERTA, PairFormat()).encode_chains([("", ["a", "b", "c"]), ("", []), ("", ["d"])])
-    decoded = [[ROBERTA.decode(item.ids) for item in items] for items in found]
-    assert decoded == [["<s>a</s>", "<s>a</s></s>b</s>", "<s>b</s></s>c</s>"], [], ["<s>d</s>"]]
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"layout": "x"}, "layout='x'"),
-        ({"separator": ""}, "separator=''"),
         ({"previous": -1}, "previous=-1"),
-        ({"question": 1}, "question=1"),
-        ({"separator": "0123456789", "max_length": 8}, "leaves no room"),
+        ({"separator": "0123456789 step", "max_length": 8}, "leaves no room"),
+        ({"layout": "text", "separator": "\n\n"}, "separator"),
     ],
 )
 def test_a_format_that_cannot_work_is_refused(options, message):
     with pytest.raises((SettingsError, StepRMError), match=message):
-        PairEncoder(BARE, read(PairFormat, options, "pair_format"))
-
-
-def test_a_separator_without_tokens_is_refused_where_it_is_needed():
-    with pytest.raises(StepRMError, match="separator"):
-        PairEncoder(BERT, PairFormat(layout="text", separator="\n\n"))
-    PairEncoder(BERT, PairFormat(separator="\n\n"))
+        PairEncoder(BERT, read(PairFormat, options, "pair_format"))

@@ -2,7 +2,6 @@
 """Scores of steps, from a model in this process and from a server, and everything that is not a score."""
 
 import asyncio
-import itertools
 import json
 import math
 import shutil
@@ -24,18 +23,16 @@ from transformers import (
     RobertaConfig,
     T5Config,
 )
+from vllm_server import vllm_server
 
-from eval.prm_data import Response
-from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.checks import SettingsError
-from prime_ext.step_rm.description import FILE, PairFormat, read_description
+from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers import server as server_module
 from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
-from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, length_buckets, usable_positions
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
-from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
-from prime_ext.utils.text_tokens import TextError, join_steps
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
 CHAINS = [
     Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"),
@@ -65,11 +62,6 @@ def paths(tmp_path_factory):
     return save_models(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module")
-def bert_path(paths):
-    return paths["bert"]
-
-
 def settings(paths, reading, **changes):
     name, keys = READINGS[reading]
     return scorer_settings(**{"model_path": str(paths[name]), **keys, **changes})
@@ -85,9 +77,6 @@ def all_close(outcomes, expected):
         found, wanted = (torch.tensor(each.probabilities) for each in (one, other))
         torch.testing.assert_close(found, wanted, atol=2e-5, rtol=0)
         assert (one.contexts_cut, one.steps_cut) == (other.contexts_cut, other.steps_cut)
-
-
-# ---- a model in this process -------------------------------------------------------------------------------------
 
 
 def loaded(path):
@@ -132,26 +121,13 @@ def turn_by_turn(path, chain):
         chat.append({"role": "assistant", "content": "+"})
 
 
-def by_eval(path, chain, **keys):
-    """As eval.prm scores the response alone."""
-    alone = ClassifierScorer(TokenClassifier(TokenReader(str(path), **keys)))
-    (found,) = alone.score([alone.tokens(Response(chain.question, *join_steps(chain.steps), chain.steps))])
-    return found["probability"]
+# tests/eval/test_prm_scorers.py has the readings of classifiers.
+OBVIOUS = {"bert": pair_by_pair, "llama": pair_by_pair, "tag": tag_by_tag, "turns": turn_by_turn}
 
 
-OBVIOUS = {
-    "bert": pair_by_pair,
-    "llama": pair_by_pair,
-    "plain": by_eval,
-    "chat": lambda path, chain: by_eval(path, chain, layout="chat", separator="<pad>"),
-    "tag": tag_by_tag,
-    "turns": turn_by_turn,
-}
-
-
-@reading
+@pytest.mark.parametrize("reading", OBVIOUS)
 def test_scores_are_those_of_the_obvious_way(paths, reading):
-    chains = [*CHAINS[:4], *([SPELT] if reading in ("chat", "turns") else [])]
+    chains = [*CHAINS[:4], *([SPELT] if reading == "turns" else [])]
     path = paths[READINGS[reading][0]]
     for chain, outcome in zip(chains, scores(settings(paths, reading), chains), strict=True):
         expected = [] if not chain.steps else list(OBVIOUS[reading](path, chain))
@@ -159,45 +135,24 @@ def test_scores_are_those_of_the_obvious_way(paths, reading):
             # What is not right is wrong, and nothing is neutral.
             expected = [(1 - right, 0.0, right) for right in expected]
         all_close([outcome], [StepScores(tuple(expected))])
-        assert outcome.scores == tuple(row[2] for row in outcome.probabilities)
 
 
 @reading
-@pytest.mark.parametrize("batch_tokens, cache_size", [(1, 1), (64, 5)])
-def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(
-    paths, reading, batch_tokens, cache_size
-):
+def test_results_depend_neither_on_the_batch_nor_on_the_cache_nor_on_the_order(paths, reading):
     expected, scorer = scores(settings(paths, reading)), build_scorer(settings(paths, reading))
-    scorer.batch_tokens, scorer._cache = batch_tokens, LRUCache(cache_size)
+    scorer.batch_tokens, scorer._cache = 64, LRUCache(5)
     all_close(scorer.score_now(CHAINS[::-1]), expected[::-1])
     all_close(scorer.score_now([*CHAINS, *CHAINS]), [*expected, *expected])
 
 
-def test_a_step_that_was_scored_is_not_computed_again(bert_path):
-    model, rows = StepClassifier(bert_path, device="cpu"), []
-    scorer = LocalScorer(model)
-    hook = lambda module, args, kwargs: rows.append(len(kwargs["input_ids"]))  # noqa: E731
-    model.model.register_forward_pre_hook(hook, with_kwargs=True)
-    for chains in ([CHAINS[0], CHAINS[3]], CHAINS[:1]):
-        scorer.score_now(chains)
-        # The first two steps of both are the same.
-        assert sum(rows) == 3
-
-
-@given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
-def test_batches_hold_every_input_once_and_no_more_tokens_than_allowed(lengths, limit):
-    inputs = [(at,) * length for at, length in enumerate(lengths)]
-    batches = list(length_buckets(inputs, limit))
-    assert sorted(itertools.chain(*batches)) == sorted(inputs)
-    assert all(len(batch) == 1 or len(batch) * max(map(len, batch)) <= limit for batch in batches)
-
-
-def test_over_long_steps_are_counted(tmp_path):
+def test_over_long_steps_are_counted_and_a_response_that_is_too_long_is_a_failure(paths, tmp_path):
     path = described(save_bert(tmp_path / "m"), pair_format=PairFormat(max_length=16))
-    long, short = "we add 3 " * 10, "so 7."
-    (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now([Chain((short, short, long, short))])
+    step, short = "we add 3 " * 10, "so 7."
+    (result,) = LocalScorer(StepClassifier(path, device="cpu")).score_now([Chain((short, short, step, short))])
     # The third step is too long itself, which leaves nothing of the second; the fourth sees a part of the third.
     assert (result.contexts_cut, result.steps_cut) == (2, 1) and len(result.scores) == 4
+    long, short = scores(settings(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]])
+    assert "1102 tokens" in long.reason and "takes 1024" in long.reason and isinstance(short, StepScores)
 
 
 def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_divides_the_logits(tmp_path):
@@ -217,21 +172,9 @@ def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
     assert found == pytest.approx(tuple(expected.tolist()), abs=1e-9)
 
 
-def test_a_chat_as_the_prompt_ends_with_the_user(paths):
-    reader = TokenReader(str(paths["causal"]), layout="turns", answer_tokens=["+", "-"])
-    chat = [{"role": "system", "content": "mind"}, {"role": "user", "content": "2+2?"}]
-    decoded = byte_tokenizer().decode(reader.tokens(chat, ["two é\n", "plus two"]).ids)
-    assert decoded == "system:mind<eos>user:2+2? two é<eos>assistant:+<eos>user:plus two<eos>assistant:+"
-    with pytest.raises(TextError, match="ends with a turn of assistant"):
-        reader.tokens([*chat, {"role": "assistant", "content": "4"}], ["x"])
-
-
 def test_a_step_cannot_forge_a_separator(paths):
-    tokens = TokenReader(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
+    tokens = TokenClassifier(str(paths["classifier"]), separator="<pad>").tokens("q", ["a<pad>b", "c"])
     assert tokens.ids.count(0) == 2 and [tokens.ids[end] for end in tokens.ends] == [0, 0]
-
-
-# ---- models that cannot work -------------------------------------------------------------------------------------
 
 
 def labelled(path, *names):
@@ -248,10 +191,8 @@ def with_more_tokens(path):
 BROKEN = {
     "no label map": lambda path: labelled(path, "LABEL_0", "LABEL_1", "LABEL_2"),
     "has 2 labels": lambda path: labelled(path, "0", "1"),
-    "which are not -1, 0 and 1": lambda path: labelled(path, "entailment", "neutral", "contradiction"),
     f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
-    "is broken": lambda path: (path / FILE).write_text('{"temperature": 1}'),
     "temperature=nan": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
@@ -261,8 +202,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, message):
-    path = shutil.copytree(bert_path, tmp_path / "m")
+def test_a_model_that_cannot_work_is_refused_in_one_line(paths, tmp_path, message):
+    path = shutil.copytree(paths["bert"], tmp_path / "m")
     BROKEN[message](path)
     with pytest.raises(StepRMError, match=message) as error:
         StepClassifier(path, device="cpu")
@@ -279,15 +220,8 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(bert_path, tmp_path, me
     ],
 )
 def test_a_model_that_is_no_published_prm_is_one_line(paths, path, changes, said):
-    with pytest.raises(StepRMError, match=said) as error:
+    with pytest.raises(StepRMError, match=f"^[^\\n]*{said}[^\\n]*$"):
         build_scorer(settings(paths, "plain", **{"model_path": str(paths[path]), **changes}))
-    assert "\n" not in str(error.value)
-
-
-def test_a_format_that_contradicts_the_models_own_is_refused(bert_path):
-    assert read_description(bert_path, PairFormat(max_length=64)) == read_description(bert_path)
-    with pytest.raises(StepRMError, match="max_length=64, not 32"):
-        read_description(bert_path, PairFormat(max_length=32))
 
 
 @reading
@@ -303,9 +237,6 @@ def test_positions_of_roberta_begin_behind_the_padding_token():
     assert usable_positions(RobertaConfig(max_position_embeddings=514, pad_token_id=1)) == 512
     assert usable_positions(BertConfig(max_position_embeddings=512)) == 512
     assert usable_positions(T5Config()) == math.inf
-
-
-# ---- servers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -338,21 +269,16 @@ def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, r
     assert [len(payload["input"]) for payload in payloads].count(4) == len(sent) // 4
 
 
-@pytest.mark.parametrize("fault", [500, 429, "drop", "hang"])
-def test_a_request_that_fails_for_a_while_is_made_again(paths, fault):
-    # Those that do not answer are not waited for.
-    timeout = {"timeout_seconds": 3.0} if fault == "hang" else {}
-    outcomes = ask(ClassifyServer(paths["bert"], faults=[fault, fault]), paths, chains=CHAINS[:1], **timeout)
-    assert isinstance(outcomes[0], StepScores)
-
-
 @pytest.mark.parametrize(
     "fault, reason", [(500, "HTTP 500, 3 attempts"), ("hang", "no answer in 0.3 s"), ("drop", "no connection: ")]
 )
-def test_a_request_that_keeps_failing_is_a_failure_and_not_a_score(paths, fault, reason):
+def test_a_request_is_made_again_and_one_that_keeps_failing_is_a_failure_and_not_a_score(paths, fault, reason):
+    # A scorer waits long enough for those that answer.
+    seconds = [3.0, 0.3] if fault == "hang" else [300.0, 300.0]
+    server = ClassifyServer(paths["bert"], faults=[fault, fault])
+    assert isinstance(ask(server, paths, chains=BAD, timeout_seconds=seconds[0])[0], StepScores)
     server = ClassifyServer(paths["bert"], always=fault)
-    timeout = {"timeout_seconds": 0.3} if fault == "hang" else {}
-    outcomes = ask(server, paths, chains=[*BAD, Chain(())], **timeout)
+    outcomes = ask(server, paths, chains=[*BAD, Chain(())], timeout_seconds=seconds[1])
     assert isinstance(outcomes[0], ScoringFailure) and reason in outcomes[0].reason
     # A response without steps needs no server.
     assert outcomes[1] == StepScores(()) and len(server.requests) == 3
@@ -366,12 +292,6 @@ def test_only_the_responses_of_a_failed_request_fail_and_it_is_not_remembered(pa
         assert [type(outcome) for outcome in outcomes] == [first, StepScores]
 
 
-def test_a_response_that_is_too_long_is_a_failure(paths):
-    long, short = scores(settings(paths, "plain"), [Chain(("y" * 1100,), "q"), CHAINS[0]])
-    assert isinstance(long, ScoringFailure) and "1102 tokens" in long.reason and "takes 1024" in long.reason
-    assert isinstance(short, StepScores)
-
-
 def _each(**values):
     return lambda answer: {**answer, "data": [{**item, **values} for item in answer["data"]]}
 
@@ -379,17 +299,14 @@ def _each(**values):
 # By what is said: the fault of the server.
 REFUSED = {
     "HTTP 400: told to fail": 400,
-    "HTTP 404": 404,
     "not finite": lambda answer: web.Response(
         text=json.dumps(_each(probs=[float("nan")] * 3)(answer)), content_type="application/json"
     ),
     "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
     "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
-    "no label map": _each(label=None),
     "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
     "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
     "no list 'probs'": _each(probs=None),
-    "gave 0 results for [12] inputs": lambda answer: {**answer, "data": []},
     "is no /classify server": lambda answer: {"text": "hello"},
     "does not answer with JSON": lambda answer: web.Response(text="<html>"),
 }
@@ -413,6 +330,8 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
 def test_no_server_is_one_line_before_training(paths):
     with pytest.raises(SettingsError, match="step_scorer.address: .*no connection: "):
         check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
+    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
+        build_scorer(settings(paths, "bert", kind="server"))
     with ClassifyServer(paths["bert"]).in_thread() as address:
         check_server(settings(paths, "bert", kind="server", address=address))
 
@@ -428,20 +347,28 @@ def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
     assert [headers["Authorization"] for _, headers in server.requests] == ["Bearer secret", "Bearer none"]
 
 
-@pytest.mark.parametrize(
-    "address, url",
-    [
-        ("10.0.0.1:8000", "http://10.0.0.1:8000/classify"),
+def test_addresses_of_verls_router_and_urls(paths):
+    for address, url in (
         ("[fe80::1]:8000", "http://[fe80::1]:8000/classify"),
         ("https://rm.example/v1/", "https://rm.example/v1/classify"),
         ("https://rm.example/classify", "https://rm.example/classify"),
-    ],
-)
-def test_addresses_of_verls_router_and_urls(paths, address, url):
-    assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
+    ):
+        assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
 
 
-# ---- settings ----------------------------------------------------------------------------------------------------
+@pytest.mark.vllm
+def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
+    path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
+    # Also with special tokens in the steps, and steps that are too long.
+    chains = [Chain(tuple(f"Step {k}: we add {k % 10} [SEP] good." for k in range(1, n))) for n in (1, 2, 5, 9)]
+    chains.append(Chain(("we add 3 " * 60, "so 7.")))
+    with vllm_server(path, tmp_path, "--runner", "pooling") as address:
+        values = {"kind": "server", "address": address, "timeout_seconds": 60.0, "attempts": 3}
+        asked = scorer_settings(model_path=str(path), **values)
+        check_server(asked)
+        outcomes = scores(asked, chains)
+    all_close(outcomes, scores(scorer_settings(model_path=str(path), device="cpu"), chains))
+
 
 BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
 
@@ -450,13 +377,10 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
     "changes, message",
     [
         ({}, "step_scorer.model_path"),
-        ({"kind": "x"}, "step_scorer.kind='x'"),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
         ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
-        ({**BY_RESPONSE, "answer_tokens": ["+"]}, "step_scorer.answer_tokens="),
-        ({**BY_RESPONSE, "layout": "x"}, "step_scorer.layout='x'"),
         ({**BY_RESPONSE, "layout": "turns"}, "step_scorer.answer_tokens=None"),
         ({**BY_RESPONSE, "kind": "server"}, "token_classification has no server; set step_scorer.kind=local"),
     ],
@@ -466,6 +390,22 @@ def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(change
         check_model(scorer_settings(**changes))
 
 
-def test_a_server_must_be_named_where_verl_has_none(paths):
-    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
-        build_scorer(settings(paths, "bert", kind="server"))
+SERVED = {"address": "here:1", "api_key_variable": "KEY", "concurrency": 17, "timeout_seconds": 61.0, "attempts": 4}
+LOCAL = {"device": "cpu", "dtype": "float32", "actor": {"num_gpus": 1.0, "cpu_threads": 3}}
+READ_ONCE = {"separator": "#", "layout": "chat", "answer_tokens": ["+", "-"]}
+
+
+@pytest.mark.parametrize(
+    "case, unread, read",
+    [
+        ({"model_path": "m"}, SERVED | READ_ONCE, LOCAL | {"pair_format": {"layout": "text"}}),
+        ({"model_path": "m", "kind": "server"}, LOCAL | READ_ONCE, SERVED | {"pair_format": {"layout": "text"}}),
+        (BY_RESPONSE, SERVED | {"pair_format": {}}, LOCAL | READ_ONCE),
+        ({**BY_RESPONSE, "layout": "turns", "answer_tokens": ["+", "-"]}, SERVED | {"separator": "#"}, LOCAL),
+    ],
+)
+def test_a_changed_key_is_refused_where_the_scorer_does_not_read_it(case, unread, read):
+    scorer_settings(**{"attempts": 3, "timeout_seconds": 60.0, **case, **read})
+    for key, value in unread.items():
+        with pytest.raises(SettingsError, match=f"step_scorer.{key}.* has no effect with"):
+            scorer_settings(**case, **{key: value})

@@ -5,79 +5,51 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_step_rm import chain_rows, save_bert, save_llama
 
 from prime_ext.step_rm.convert import main as convert
-from prime_ext.step_rm.description import FILE, read_description
-from prime_ext.step_rm.labels import ID2LABEL, StepRMError
+from prime_ext.step_rm.description import read_description
+from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
 from prime_ext.step_rm.train.__main__ import main
-from prime_ext.step_rm.train.data import class_weights
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.run import MetricsFile, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
-
-# ---- metrics -----------------------------------------------------------------------------------------------------
+from prime_ext.utils.files import read_json
 
 
 def test_the_report_worked_out_by_hand():
     # Class 0 is right once and missed once, class 1 does not occur.
     logits_NC = torch.eye(3)[torch.tensor([0, 2, 2, 2])]
-    found = report(logits_NC, torch.tensor([0, 0, 2, 2]), [0, 20, 1, 30], ["a", "b", "b", "b"], 1.0)
+    found = report(logits_NC, torch.tensor([0, 0, 2, 2]), 1.0)
     assert found["confusion"] == [[1, 0, 1], [0, 0, 0], [0, 0, 2]]
     assert found["classes"]["-1"] == {"steps": 2, "precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3)}
     assert found["classes"]["0"] == {"steps": 0, "precision": None, "recall": None, "f1": None}
     assert (found["accuracy"], found["macro_f1"]) == (0.75, pytest.approx((2 / 3 + 4 / 5) / 2))
-    by_index = {name: (part["steps"], part["accuracy"]) for name, part in found["by_step_index"].items()}
-    assert by_index == {"0": (1, 1.0), "1": (1, 1.0), "9+": (2, 0.5)}
-    assert found["by_source"]["b"]["majority"] == pytest.approx(2 / 3)
+    assert (found["steps"], found["majority"]) == (4, 0.5)
 
 
-@given(st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 3))
-def test_the_temperature_that_was_put_in_is_found(temperature, seed):
-    generator = torch.Generator().manual_seed(seed)
+@pytest.mark.parametrize("temperature", [0.3, 4.0])
+def test_the_temperature_that_was_put_in_is_found(temperature):
+    generator = torch.Generator().manual_seed(0)
     logits_NC = 2 * torch.randn(20_000, 3, generator=generator)
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
     before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
-    assert after["nll"] <= before["nll"] + 1e-9 and after["accuracy"] == before["accuracy"]
+    assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 
-def test_class_weights_have_the_mean_one_over_the_rows():
-    classes = [0] * 10 + [2] * 30
-    for choice in ("balanced", [3.0, 1.0, 0.5]):
-        assert float(class_weights(choice, classes)[torch.tensor(classes)].mean()) == pytest.approx(1)
-    assert class_weights("balanced", classes).tolist() == pytest.approx([2, 0, 2 / 3])
-    assert class_weights("none", classes) is None
-
-
-# ---- heads -------------------------------------------------------------------------------------------------------
-
-
-def test_a_head_with_our_classes_is_kept(tmp_path):
+def test_a_head_with_our_classes_is_kept_and_another_refused(tmp_path):
     path = save_bert(tmp_path / "m")
-    kept = load_model(ModelSettings(str(path), False, False)).state_dict()["classifier.weight"]
+    kept = load_model(ModelSettings(str(path), False)).state_dict()["classifier.weight"]
     assert torch.equal(kept, load_file(path / "model.safetensors")["classifier.weight"])
-
-
-@pytest.mark.parametrize("names", [("entailment", "neutral", "contradiction"), ("1", "0", "-1"), ("no", "yes")])
-def test_a_head_that_means_something_else_is_refused_or_replaced(tmp_path, names):
-    path = save_bert(tmp_path / "m", labels=dict(enumerate(names)))
-    with pytest.raises(StepRMError, match="model.new_head=true"):
-        load_model(ModelSettings(str(path), False, False))
-    model, weights = load_model(ModelSettings(str(path), True, False)), load_file(path / "model.safetensors")
-    body = "bert.encoder.layer.0.attention.self.query.weight"
-    assert torch.equal(model.state_dict()[body], weights[body])
-    assert model.config.id2label == ID2LABEL and model.classifier.weight.shape[0] == 3
-    assert not torch.equal(model.classifier.weight[:2], weights["classifier.weight"][:2])
-
-
-# ---- runs --------------------------------------------------------------------------------------------------------
+    for names in (("entailment", "neutral", "contradiction"), ("1", "0", "-1"), ("no", "yes")):
+        path = save_bert(tmp_path / names[0], labels=dict(enumerate(names)))
+        with pytest.raises(StepRMError, match="which are not -1, 0 and 1|in the order|has 2 labels"):
+            load_model(ModelSettings(str(path), False))
 
 
 def converted(folder, rows, name, *words):
@@ -113,10 +85,6 @@ def run(folder, output, **more):
     return main([f"{key}={value}" for key, value in values.items()])
 
 
-def results(output):
-    return json.loads((output / "results.json").read_text())
-
-
 def logged(output, key):
     lines = [json.loads(line)["data"] for line in (output / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if key in line]
@@ -124,31 +92,24 @@ def logged(output, key):
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    output = folder / "trained"
-    assert run(folder, output) == 0
-    return output
+    assert run(folder, folder / "trained") == 0
+    return folder / "trained"
 
 
 def test_it_learns_and_everything_is_written(trained):
-    found = results(trained)
+    found = read_json(trained / "results.json")
     assert found["test"]["accuracy"] > 0.85 > found["test"]["majority"] + 0.2
     assert found["data"]["train"]["steps"] == sum(found["data"]["train"][f"label {label}"] for label in (-1, 0, 1))
-    written = sorted(path.name for path in trained.iterdir())
-    assert written == ["checkpoints", "metrics.jsonl", "model", "results.json", "run.json"]
     assert len(logged(trained, "eval_macro_f1")) == 4
     description = read_description(trained / "model")
     assert description.temperature == found["temperature"] and description.pair_format.max_length == 64
     # A server can read that its classes are a distribution.
-    config = json.loads((trained / "model" / "config.json").read_text())
+    config = read_json(trained / "model" / "config.json")
     assert config["problem_type"] == "single_label_classification" and config["pad_token_id"] is not None
     assert config["id2label"] == {"0": "-1", "1": "0", "2": "1"}
-
-
-def test_the_scorer_reads_it_without_further_words(trained):
     chains = [Chain((f"Step 1: we add {digit} {word}.",)) for word in ("good", "bad") for digit in range(10)]
-    scores = [
-        result.scores[0] for result in LocalScorer(StepClassifier(trained / "model", device="cpu")).score_now(chains)
-    ]
+    scorer = LocalScorer(StepClassifier(trained / "model", device="cpu"))
+    scores = [outcome.scores[0] for outcome in scorer.score_now(chains)]
     assert min(scores[:10]) > 0.5 > max(scores[10:])
 
 
@@ -171,13 +132,13 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trai
     # The second time nothing is left to train.
     for _ in range(2):
         assert run(folder, output) == 0
-        assert results(output) == results(trained)
+        assert read_json(output / "results.json") == read_json(trained / "results.json")
         expected, found = (load_file(each / "model" / "model.safetensors") for each in (trained, output))
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
-    options = {"optim.epochs": 1, "optim.class_weights": "balanced", "trainer.patience": 0}
+    options = {"optim.epochs": 1, "trainer.patience": 0}
     one, other = folder / "whole", folder / "cut"
     assert run(folder, one, **options, **{"optim.batch_size": 32}) == 0
     assert run(folder, other, **options, **{"optim.batch_size": 8, "optim.accumulation": 4}) == 0
@@ -185,7 +146,6 @@ def test_the_cut_of_a_step_into_passes_changes_nothing(folder):
     for line, cut in zip(first, second, strict=True):
         assert cut["loss"] == pytest.approx(line["loss"], rel=1e-3)
         assert cut["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-2)
-    assert results(other)["validation"]["nll"] == pytest.approx(results(one)["validation"]["nll"], rel=2e-2)
 
 
 def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(folder):
@@ -194,43 +154,32 @@ def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(fol
     options |= {"data.strip_markers": True, "optim.lr": 1e-12, "optim.epochs": 30, "trainer.patience": 2}
     options |= {"trainer.metric": "nll", "trainer.evals_per_epoch": 3}
     assert run(folder, output, **options) == 0
-    found = results(output)
     assert len(logged(output, "eval_nll")) == 3
-    assert found["data"]["train"]["previous steps cut"] > 0
-    assert (output / "model" / FILE).is_file() and StepClassifier(output / "model").description.pair_format.question
+    assert read_json(output / "results.json")["data"]["train"]["previous steps cut"] > 0
+    assert StepClassifier(output / "model").description.pair_format.question
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
         ({"model.path": "/nowhere"}, "model.path=/nowhere"),
-        ({"model.path": "no-such/model"}, "model.path=no-such/model"),
         ({"model.path": "???"}, "model.path"),
         ({"data.files": "nowhere.parquet"}, "nowhere.parquet does not exist"),
         ({"data.max_length": 4000}, "max_length=4000"),
-        ({"data.layout": "x"}, "data.layout='x'"),
         ({"optim.lr": 0}, "optim.lr=0"),
-        ({"optim.class_weights": "[1,2]"}, "optim.class_weights"),
-        ({"optim.class_weights": "[0,0,0]"}, "optim.class_weights"),
-        ({"trainer.metric": "f2"}, "trainer.metric='f2'"),
         ({"trainer.typo": 1}, "typo"),
         ({"data.files": "ALL_TRAIN"}, "no step is in the split validation"),
-        ({"data.files": "ONE_LABEL"}, "have the label 1"),
         ({"data.files": "[STEPS,OTHER_SEED]"}, "convert all files in one go"),
     ],
 )
 def test_what_cannot_work_is_one_line(folder, tmp_path, capsys, change, message):
-    places = {
-        "ALL_TRAIN": (chain_rows(300), ("--validation", "0", "--test", "0")),
-        "ONE_LABEL": ([{"question": f"{k}?", "steps": ["a"], "labels": [1]} for k in range(50)], SHARES),
-        "OTHER_SEED": (chain_rows(300), (*SHARES, "--seed", "7")),
-    }
-    files = str(change.get("data.files", "")).replace("STEPS", str(folder / "steps.parquet"))
-    for name, (rows, words) in places.items():
+    files = str(change.get("data.files", folder / "steps.parquet")).replace("STEPS", str(folder / "steps.parquet"))
+    others = {"ALL_TRAIN": ("--validation", "0", "--test", "0"), "OTHER_SEED": (*SHARES, "--seed", "7")}
+    for name, words in others.items():
         if name in files:
-            files = files.replace(name, str(converted(tmp_path, rows, name, *words)))
+            files = files.replace(name, str(converted(tmp_path, chain_rows(300), name, *words)))
     capsys.readouterr()
-    assert run(folder, tmp_path / "out", **{**change, **({"data.files": files} if files else {})}) == 2
+    assert run(folder, tmp_path / "out", **{**change, "data.files": files}) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
     assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "out" / "model").exists()

@@ -72,38 +72,27 @@ def roberta_tokenizer():
     return byte_tokenizer("<s> $A </s>", "<s> $A </s> </s> $B </s>")
 
 
-def _config(kind, size, labels, **options):
-    return kind(
-        hidden_size=size,
-        intermediate_size=2 * size,
-        num_attention_heads=2,
-        num_labels=len(labels),
-        id2label=dict(labels),
-        label2id={name: number for number, name in labels.items()},
-        **options,
-    )
-
-
-def save_bert(path, seed=0, labels=ID2LABEL, size=32, positions=128, scale=0.2, layers=2, head=True):
-    tokenizer = bert_tokenizer()
-    torch.manual_seed(seed)
-    options = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_hidden_layers": layers}
-    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = _config(BertConfig, size, labels, max_position_embeddings=positions, initializer_range=scale, **options)
-    (BertForSequenceClassification if head else BertModel)(config).save_pretrained(path)
+def _save(path, kind, config_kind, tokenizer, labels, **options):
+    torch.manual_seed(0)
+    names = {"id2label": dict(labels), "label2id": {name: number for number, name in labels.items()}}
+    sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": len(labels)}
+    kind(config_kind(**sizes, **names, **options)).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 
 
-def save_llama(path, seed=0, head=True):
-    tokenizer = llama_tokenizer()
-    torch.manual_seed(seed)
-    options = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    options |= {"num_hidden_layers": 2, "max_position_embeddings": 256, "initializer_range": 0.2}
-    config = _config(LlamaConfig, 32, ID2LABEL, **options)
-    (LlamaForSequenceClassification if head else LlamaForCausalLM)(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+def save_bert(path, labels=ID2LABEL, size=32, scale=0.2, head=True):
+    options = {"hidden_size": size, "intermediate_size": 2 * size, "max_position_embeddings": 128, "pad_token_id": 0}
+    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": scale}
+    kind = BertForSequenceClassification if head else BertModel
+    return _save(path, kind, BertConfig, bert_tokenizer(), labels, **options)
+
+
+def save_llama(path, head=True):
+    options = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 256, "initializer_range": 0.2}
+    options |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    kind = LlamaForSequenceClassification if head else LlamaForCausalLM
+    return _save(path, kind, LlamaConfig, llama_tokenizer(), ID2LABEL, **options)
 
 
 def described(path, temperature=1.0, pair_format=None, order=LABELS):

@@ -54,7 +54,6 @@ def settings(**changes):
 
 
 def filled_queue(monkeypatch):
-    """A store with the rollouts and the padding."""
     queue = FakeQueue().install(monkeypatch)
     for key, (accuracy, mask) in ROLLOUTS.items():
         scores = torch.zeros(len(mask))
@@ -81,7 +80,6 @@ def filled_queue(monkeypatch):
 
 
 def batch_of(queue, keys=None):
-    """These rows of a store, or all."""
     keys = list(keys or queue.tags["train"])
     return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
 

@@ -22,8 +22,7 @@ def prompt(uid):
 
 
 class Engine:
-    """Answers prompts one after the other, as time passes: with a reward and whether it could not be judged, or None
-    where it fails."""
+    """Answers prompts one by one: with a reward and whether it could not be judged, or None where it fails."""
 
     def __init__(self, queue, answers):
         self.queue, self.answers, self.waiting, self.submitted = queue, answers, [], []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A teacher as the scorer: the same gradient as verl's own distillation, and what is made of its log-ratios."""
+"""A teacher as the scorer: the same loss and gradient as verl's own distillation."""
 
 from functools import partial
 
@@ -16,47 +16,41 @@ from prime_ext.config.variant import keys_of
 from prime_ext.trainer.prime_step import PrimeStep
 from prime_ext.trainer.reward_sources import advantages
 
-PROMPTS, RESPONSES = (2, 3, 1, 2), (4, 1, 3, 4)
-MASKS = ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
+PROMPTS, MASKS = (2, 3, 1, 2), ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
+KEYS = {
+    key.removeprefix("prime.").replace(".", "__"): value for key, value in keys_of("on_policy_distillation").items()
+}
+VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm__")}
 
 
-def step_of(options, **tensors):
-    rows, width = len(MASKS), max(RESPONSES)
-    mask_BT = torch.zeros(rows, width)
-    for row, mask in enumerate(MASKS):
-        mask_BT[row, : len(mask)] = torch.tensor(mask, dtype=torch.float32)
-    label_B = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    reward_BT = torch.zeros(rows, width)
-    for row, mask in enumerate(MASKS):
-        reward_BT[row, len(mask) - 1] = label_B[row]
-    group_B, valid_B = torch.tensor([0, 0, 1, 1]), torch.ones(rows, dtype=torch.bool)
-    return PrimeStep(options, mask_BT, reward_BT, label_B, group_B, valid_B, **tensors)
-
-
-def log_probs(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return -torch.rand(len(MASKS), max(RESPONSES), generator=generator) * 3
-
-
-def distillation_settings(**changes):
-    keys = keys_of("on_policy_distillation")
-    prime = {key[len("prime.") :].replace(".", "__"): value for key, value in keys.items() if key.startswith("prime.")}
-    return settings(**{**prime, **changes})
-
-
-def scored(options, teacher_BT, policy_BT):
-    step = step_of(options, old_log_prob_BT=policy_BT, reference_log_prob_BT=policy_BT)
-    step.set_scores(teacher_BT, 1.0)
+def step_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
+    """Two prompts with two responses each, the first of them right."""
+    mask_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(mask).float() for mask in MASKS], batch_first=True)
+    reward_BT, label_B = torch.zeros_like(mask_BT), torch.tensor([1.0, 0.0, 1.0, 0.0])
+    reward_BT[torch.arange(4), torch.tensor([len(mask) - 1 for mask in MASKS])] = label_B
+    groups = (torch.tensor([0, 0, 1, 1]), torch.ones(4, dtype=torch.bool))
+    step = PrimeStep(settings(**VARIANT | changes), mask_BT, reward_BT, label_B, *groups, old_log_prob_BT=policy_BT)
+    step.reference_log_prob_BT = reference_BT
+    step.set_scores(teacher_BT, beta)
     return step
 
 
-def whole_sequences(response_BT, column=False):
-    """A model's output: the value of a response token stands at the token before it."""
-    rows = []
-    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        value_S = torch.cat([response_BT.new_zeros(prompt - 1), response_BT[row, :response], response_BT.new_zeros(1)])
-        rows.append(value_S[:, None] if column else value_S)
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+def log_probs(seed):
+    return -torch.rand(4, 4, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def nested(rows):
+    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
+
+
+def responses(value_BT):
+    return nested([value_T[: len(mask)] for value_T, mask in zip(value_BT, MASKS, strict=True)])
+
+
+def whole_sequences(value_BT):
+    """A model's output: the value of a response token is at the token before it."""
+    rows = zip(value_BT, PROMPTS, MASKS, strict=True)
+    return nested([torch.nn.functional.pad(row[: len(mask)], (prompt - 1, 1)) for row, prompt, mask in rows])
 
 
 def gradient(loss, data, policy_BT):
@@ -66,31 +60,22 @@ def gradient(loss, data, policy_BT):
     return float(value.detach()), log_prob_BT.grad
 
 
-def nested(rows):
-    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
-
-
-def responses(value_BT):
-    return nested([value_BT[row, :length] for row, length in enumerate(RESPONSES)])
-
-
 def test_value_and_gradient_are_those_of_verls_distillation():
     policy_BT, teacher_BT = log_probs(0), log_probs(1)
-    step = scored(distillation_settings(), teacher_BT, policy_BT)
+    step = step_of(teacher_BT, policy_BT, policy_BT)
     advantage_BT, _ = advantages(step, 1.0)
     data = TensorDict(
         {
             "prompts": nested([torch.ones(length, dtype=torch.long) for length in PROMPTS]),
-            "responses": nested([torch.ones(length, dtype=torch.long) for length in RESPONSES]),
+            "responses": nested([torch.ones(len(mask), dtype=torch.long) for mask in MASKS]),
             "response_mask": nested(MASKS),
             "old_log_probs": responses(policy_BT),
             "advantages": responses(advantage_BT),
-            "teacher_logprobs": whole_sequences(teacher_BT, column=True),
+            "teacher_logprobs": nested([row[:, None] for row in whole_sequences(teacher_BT).unbind()]),
         },
         batch_size=len(MASKS),
     )
-    sizes = {"dp_size": 1, "batch_num_tokens": int(step.mask_BT.sum()), "global_batch_size": len(MASKS)}
-    tu.assign_non_tensor(data, **sizes)
+    tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(step.mask_BT.sum()), global_batch_size=len(MASKS))
     actor = FSDPActorConfig(strategy="fsdp2", rollout_n=2, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=True)
     k1 = DistillationLossConfig(
         loss_mode="k1", use_policy_gradient=True, use_task_rewards=False, loss_max_clamp=None, log_prob_min_clamp=None
@@ -102,14 +87,7 @@ def test_value_and_gradient_are_those_of_verls_distillation():
     assert ours[1].abs().sum() > 0
 
 
-def test_the_outcome_may_be_added_and_the_ratio_extrapolated():
-    policy_BT, teacher_BT, base_BT = log_probs(0), log_probs(1), log_probs(2)
-    alone, _ = advantages(scored(distillation_settings(), teacher_BT, policy_BT), 1.0)
-    both, _ = advantages(scored(distillation_settings(outcome__coefficient=1.0), teacher_BT, policy_BT), 1.0)
-    outcome, _ = advantages(step_of(settings(process__coefficient=0.0, whitening=False)), 1.0)
-    torch.testing.assert_close(both, alone + outcome)
-    # G-OPD: c * log(pi_T / pi_ref) with c > 1 is prm.beta.
-    step = step_of(distillation_settings(process__target="reference"), reference_log_prob_BT=base_BT)
-    step.set_scores(teacher_BT, 1.25)
-    extrapolated, _ = advantages(step, 1.0)
-    torch.testing.assert_close(extrapolated, 1.25 * (teacher_BT - base_BT) * step.mask_BT)
+def test_the_ratio_may_be_extrapolated():
+    """G-OPD: c * log(pi_T / pi_ref) with c > 1 is prm.beta."""
+    step = step_of(log_probs(1), log_probs(2), beta=1.25, process__target="reference")
+    torch.testing.assert_close(advantages(step, 1.0)[0], 1.25 * (log_probs(1) - log_probs(2)) * step.mask_BT)

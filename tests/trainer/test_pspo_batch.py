@@ -2,10 +2,8 @@
 """What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
 
 import json
-import uuid
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from fake_queue import FakeQueue
@@ -13,11 +11,10 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
-from verl.utils import tensordict_utils as tu
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin, ScoringFailed, scored_rows, token_rewards
+from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
@@ -60,8 +57,6 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 
 PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
 ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
-
-
 OWN = [1, 1, 1, 1]
 
 
@@ -74,16 +69,13 @@ OWN = [1, 1, 1, 1]
         (ENDS, OWN, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
         (TOKENS, OWN, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
         (ENDS, OWN, info((), ()), [0.0] * 4),
-        (TOKENS, OWN, info((), ()), [0.0] * 4),
         (ENDS, OWN, info(failure="no answer"), [0.0] * 4),
-        (TOKENS, OWN, info(failure="no answer"), [0.0] * 4),
         # Tokens of tools are paid nothing.
         (ENDS, [1, 0, 1, 0], info(outcome=1.0), [0.25, 0.0, 1.5, 0.0]),
         (ENDS, [0, 1, 1, 0], info(ends=(0, 3), outcome=1.0), [0.0, 0.25, 1.5, 0.0]),
         (PER_STEP, [1, 1, 0, 0], info(ends=(2, 3), outcome=1.0), [0.0, 0.75 + 1.0, 0.0, 0.0]),
         (TOKENS, [1, 0, 1, 0], info(outcome=1.0), [0.375, 0.0, 1.375, 0.0]),
         (ENDS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
-        (TOKENS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
     ],
 )
 def test_rewards_are_paid_at_their_own_tokens_and_the_answer_at_the_end(settings, changes, own, told, expected):
@@ -125,13 +117,6 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
 # ---- the trainers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_the_trainers_are_verls_of_that_mode(make, mode):
-    trainer = make(**{"trainer.v1.trainer_mode": f"pspo_{mode}"})
-    assert isinstance(trainer, PSPOTrainerMixin) and trainer.trainer_mode == mode and trainer.use_critic
-    assert trainer.replay_buffer.poll_interval < 1
-
-
 @pytest.fixture
 def balanced(monkeypatch):
     """What the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
@@ -162,34 +147,6 @@ def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arr
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
-
-
-def test_rewards_at_the_last_token_stay_as_verl_has_them(balanced, settings):
-    batch, _, queue = balanced(settings(), "grpo")
-    # The companion of the dropped response leaves with it: nothing is left to compare it with.
-    assert batch.keys == ["q_0_0"]
-    assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
-
-
-def test_ids_of_prompts_repeat_and_sort_as_the_prompts_do(monkeypatch):
-    def two_prompts(self):
-        uids = np.array([str(uuid.uuid4()), str(uuid.uuid4())], dtype=object)
-        return tu.get_tensordict({"uid": uids, "index": np.array([0, 1])})
-
-    monkeypatch.setattr(PPOTrainer, "_fetch_one_gen_batch", two_prompts)
-
-    def fetched(steps):
-        trainer = object.__new__(get_trainer_cls("pspo_sync"))
-        trainer._fetched = (0, 0)
-        uids = []
-        for trainer.global_steps in steps:
-            uids += list(trainer._fetch_one_gen_batch()["uid"])
-        return uids
-
-    uids = fetched([9, 9, 10])
-    assert len(set(uids)) == 6 and uids == sorted(uids) and not any("_" in uid for uid in uids)
-    # A run that was killed after step 9 has the same ids from there.
-    assert fetched([10]) == uids[4:]
 
 
 @pytest.mark.parametrize("saved", [True, False])

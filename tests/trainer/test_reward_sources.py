@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the settings to the reward sources of a step, on rollouts as the trainer sees them."""
+"""From the settings and scores to the reward sources and advantages of a step, on rollouts as the trainer sees them."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, settings
 from small_batch import loaded as load
-from verl import DataProto
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.ray_trainer import compute_advantage as compute_advantage_by_verl
 
-from prime_ext.algorithms.accumulation import StepScore
-from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.advantage import outcome_source
 from prime_ext.algorithms.estimators import compute_advantage
-from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.normalization import NOISE_MARGIN
+from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import last_token_mask, return_to_go
+from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
-from prime_ext.trainer.reward_sources import advantages, build_sources, shaping_of
+from prime_ext.trainer.reward_sources import advantages, build_sources, step_scorer
 from prime_ext.utils import transfer_queue as transfer
 from recipes.quickstart.tokenizer import build_tokenizer
 
@@ -65,29 +67,6 @@ def process_source(queue, **changes):
 
 
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, {}),
-        ({"process__granularity": "response"}, {"granularity": "response"}),
-        (STEPS, {"granularity": "step"}),
-        ({**STEPS, "process__credit": "min_form"}, {"granularity": "step", "credit": "min_form"}),
-        (
-            {**CHAIN, "process__step_score_scale": 20.0, "process__accumulation__reward_position": "tokens"},
-            {
-                "granularity": "step",
-                "score": StepScore("sigmoid", 20.0),
-                "chain": ChainReward(accumulation="geometric", shape="none"),
-                "reward_position": "tokens",
-            },
-        ),
-    ],
-)
-def test_each_key_shapes_the_rewards_as_it_says(changes, expected):
-    """What the shaping then does: tests/algorithms."""
-    assert shaping_of(settings(**changes)) == replace(ProcessShaping(), **expected)
 
 
 def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
@@ -193,49 +172,15 @@ def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_ther
     assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
 
 
-def test_the_prm_as_value_function_is_the_outcome_minus_the_process_rewards_so_far(queue):
-    step = loaded(queue, **options_of("prm_value"))
-    advantage_BT, _ = advantages(step, 1.0)
-    before_BT = step.process_reward_BT.cumsum(-1) - step.process_reward_BT
-    expected_BT = (step.reward_BT.sum(-1)[:, None] - before_BT) * step.mask_BT
-    torch.testing.assert_close(advantage_BT, expected_BT)
-
-
-@pytest.mark.parametrize("name", ["rloo", "grpo", "remax", "gae"])
-@pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (0.9, 0.8)])
-def test_with_a_kl_penalty_of_every_token_each_outcome_estimator_is_verls(queue, name, discount, gae_lambda):
-    generator = torch.Generator().manual_seed(1)
-    for key, (accuracy, mask) in ROLLOUTS.items():
-        reward_T = -torch.rand(len(mask), generator=generator) * torch.tensor(mask)
-        reward_T[-1] += accuracy
-        queue.put(key, queue.tags["train"][key], token_level_rewards=reward_T)
-    step = load(
-        queue,
-        scored=False,
-        kl_in_reward=True,
-        greedy=GREEDY,
-        # The critic's target knows of no coefficient.
-        **options_of(name, whitening=name == "gae", outcome__coefficient=3.0 if name == "gae" else 1.0),
-    )
-    # verl's other estimators have no discount.
-    step.gamma, step.lam = discount if name == "gae" else 1.0, gae_lambda
+def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(queue):
+    """Against verl's own estimators: tests/algorithms."""
+    step = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
+    step.gamma, step.lam = 0.9, 0.8
     advantage_BT, return_BT = advantages(step, 1.0)
-
-    rows = slice(len(ROLLOUTS))
-    data = transfer.fetch_padded(batch_of(queue, list(ROLLOUTS)), ["response_mask", "token_level_rewards", "values"])
-    tensors = {"reward_baselines": step.greedy_B[rows]} if name == "remax" else {}
-    verls = compute_advantage_by_verl(
-        DataProto.from_dict({**data, **tensors}, {"uid": step.group_B[rows].numpy().astype(object)}),
-        name,
-        gamma=discount,
-        lam=gae_lambda,
-        config=AlgoConfig(gamma=discount, lam=gae_lambda),
-    )
-    mask_BT = step.mask_BT[rows]
-    torch.testing.assert_close(advantage_BT[rows], verls.batch["advantages"] * mask_BT, atol=1e-6, rtol=1e-6)
-    if name == "gae":
-        torch.testing.assert_close(return_BT[rows], verls.batch["returns"] * mask_BT, atol=1e-6, rtol=1e-6)
-    assert advantage_BT[rows].any() and not advantage_BT[len(ROLLOUTS) :].any()
+    plain = outcome_source(step.reward_BT, step.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=step.value_BT)
+    expected_BT = compute_advantage(plain, step.mask_BT, step.group_B)
+    torch.testing.assert_close(advantage_BT, 3.0 * expected_BT)
+    torch.testing.assert_close(return_BT, expected_BT + torch.where(step.mask_BT.bool(), step.value_BT, 0.0))
 
 
 def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
@@ -261,3 +206,151 @@ def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
     step = PrimeStep.load(batch_of(queue), settings(), True)
     assert step.reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
     assert not step.reward_BT[len(ROLLOUTS) :].any()
+
+
+# ---- scores of a step reward model ----------------------------------------------------------------------------------
+
+
+# Ends and scores of the steps; the first end of the third response is in its hole, and the fourth has no content.
+SCORED = {
+    "000000000007_0_0": ([1, 2], [0.75, 0.5]),
+    "000000000007_1_0": ([0, 1], [0.5, 0.125]),
+    "000000000007_2_0": ([0, 1, 3], [0.5, 0.25, 0.875]),
+    "000000000009_0_0": ([], []),
+    "000000000009_2_0": ([1], [0.375]),
+}
+SCORES_OF_STEPS = {"process__scorer": "step_scorer", "process__granularity": "step", "process__normalization": "none"}
+
+
+def step_with_scores(monkeypatch, changed=None, **changes):
+    """The step with these scores, and what was logged; ``changed`` goes into the first rollout's info."""
+    queue = filled_queue(monkeypatch)
+    for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
+        (ends, scores), n_tokens = SCORED[key], len(mask)
+        info = {"acc": accuracy, "n_tokens": n_tokens, "steps_timed_out": 0.0, "step_ends": json.dumps(ends)}
+        info |= {"step_scores": json.dumps(scores), "lowest_step_score": min(scores, default=None)}
+        info |= changed or {} if number == 0 else {}
+        tag = {**queue.tags["train"][key], "response_len": n_tokens}
+        queue.put(key, tag, extra_fields={"reward_extra_info": info})
+    batch = batch_of(queue)
+    step = PrimeStep.load(batch, settings(**SCORES_OF_STEPS | changes))
+    assert step_scorer(step, batch) == batch
+    return step, step.metrics
+
+
+def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
+    step, metrics = step_with_scores(monkeypatch)
+    assert step.process_reward_BT.tolist() == [
+        [0.0, 0.75, 0.5, 0.0],
+        [0.5, 0.125, 0.0, 0.0],
+        # The end in the hole moves to the token before, which then closes both steps: the lower score counts.
+        [0.25, 0.0, 0.0, 0.875],
+        [0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.375, 0.0, 0.0],
+        [0.0] * 4,
+        [0.0] * 4,
+    ]
+    assert step.spans().count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
+    source = build_sources(step, 1.0)["process"]
+    assert torch.equal(source.reward_BT, step.process_reward_BT)
+    assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
+    assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("changes", "pay"),
+    [
+        ({}, [1.25, 0.625, 1.125, 0.0, 0.375]),
+        ({"process__granularity": "response"}, [1.25, 0.625, 1.125, 0.0, 0.375]),
+        ({"process__accumulation__mode": "mean"}, [0.625, 0.3125, 0.5625, 0.0, 0.0]),
+    ],
+)
+def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, changes, pay):
+    """One right and two wrong responses to the first prompt; the second has labels 1 and 1/2."""
+    step, metrics = step_with_scores(monkeypatch, **changes)
+    labels, groups = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), torch.tensor([0, 0, 0, 1, 1])
+    assert step.pairs_before == count_pairs(torch.tensor(pay), labels, groups)
+    assert metrics["prm/pair_accuracy/before_update"] == step.pairs_before.accuracy
+    assert metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
+
+
+def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
+    failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
+    step, _ = step_with_scores(monkeypatch, changed=failed)
+    assert not step.process_reward_BT[0].any() and step.spans().count_B[0] == 2
+
+
+def test_steps_of_another_output_are_refused(monkeypatch):
+    with pytest.raises(RuntimeError, match="rollout 000000000007_0_0 has 3 tokens, and the step scorer read 9"):
+        step_with_scores(monkeypatch, changed={"n_tokens": 9})
+
+
+# ---- rounding noise never becomes a reward, and a signal is not touched by the floor against it ---------------------
+
+
+ROWS, TOKENS, NOISE = 64, 40, 0.001
+AT_STEPS = {"process__granularity": "step", "steps__splitter": "sentences"}
+GEOMETRIC = {"process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
+PIPELINES = {
+    "token": {},
+    "no return": {"process__discount": 0.0},
+    "response": {"process__granularity": "response"},
+    "smallest step": AT_STEPS | {"process__credit": "min_form"},
+    "chain": AT_STEPS | GEOMETRIC,
+}
+NORMALIZATIONS = ["batch_max", "return_std"]
+pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
+normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
+
+
+def step_of(seed, pipeline, normalization, signal, noise):
+    """Sixteen prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
+    options = settings(process__normalization=normalization, whitening=False, **PIPELINES[pipeline])
+    generator = torch.Generator().manual_seed(seed + 1)
+    length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)
+    mask_BT = (torch.arange(TOKENS) < length_B[:, None]).float()
+    outcome_B = torch.arange(ROWS).remainder(2).float()
+    drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
+    return PrimeStep(
+        settings=options,
+        mask_BT=mask_BT,
+        reward_BT=outcome_B[:, None] * last_token_mask(mask_BT),
+        label_B=outcome_B,
+        group_B=torch.arange(ROWS) // 4,
+        valid_B=torch.ones(ROWS, dtype=torch.bool),
+        process_reward_BT=((NOISE + signal) * drawn_BT) * mask_BT,
+        process_noise=noise,
+        boundary_BT=(torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS),
+    )
+
+
+def valid_advantages(step):
+    return advantages(step, 1.0)[0][step.mask_BT.bool()]
+
+
+def of_noise(seed, pipeline, normalization, noise):
+    """What rounding noise adds to the advantages of a PRM without a signal."""
+    step = step_of(seed, pipeline, normalization, 0.0, noise)
+    silent = replace(step, process_reward_BT=torch.zeros_like(step.mask_BT))
+    return valid_advantages(step) - valid_advantages(silent)
+
+
+@pipelines
+@normalizations
+@examples(max_examples=5)
+@given(seed=st.integers(0, 10_000))
+def test_noise_alone_stays_far_below_the_outcome(pipeline, normalization, seed):
+    advantage_N = of_noise(seed, pipeline, normalization, NOISE)
+    # The outcome's advantages are 0.67 from 0.
+    assert float(advantage_N.std()) < 2 / NOISE_MARGIN
+    if normalization == "batch_max":
+        assert float(advantage_N.abs().max()) < 4 / NOISE_MARGIN
+
+
+@pipelines
+@normalizations
+@examples(max_examples=5)
+@given(seed=st.integers(0, 10_000))
+def test_a_signal_is_the_same_bit_for_bit(pipeline, normalization, seed):
+    floored, published = (step_of(seed, pipeline, normalization, 100 * NOISE, noise) for noise in (NOISE, 0.0))
+    assert torch.equal(valid_advantages(floored), valid_advantages(published))

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories with tools in a training step: nothing of a tool's tokens gets anywhere, and turns are paid."""
 
-import asyncio
 import math
 import random
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -13,23 +11,29 @@ from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
 from small_batch import NAN, batch_of, settings
-from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
-from verl.experimental.agent_loop.tool_parser import FunctionCall
-from verl.tools.schemas import ToolResponse
-from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
-from prime_ext.config.chain_settings import ACCUMULATIONS, REWARD_POSITIONS, SHAPES, STEP_SCORES
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, Granularity, ProcessEstimator, TurnEstimator
+from prime_ext.config.reward_settings import (
+    ACCUMULATIONS,
+    OUTCOME_ESTIMATORS,
+    REWARD_POSITIONS,
+    SHAPES,
+    STEP_SCORES,
+    Granularity,
+    ProcessEstimator,
+    TurnEstimator,
+)
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources
+from recipes.quickstart.tokenizer import build_tokenizer
 
 GRANULARITIES, PROCESS_ESTIMATORS = get_args(Granularity), get_args(ProcessEstimator)
 TURN_ESTIMATORS = get_args(TurnEstimator)
 
+TOKENIZER = build_tokenizer()
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}
 KEYS = [f"{uid}_{session}_0" for uid, n in PROMPTS.items() for session in range(n)]
 
@@ -75,7 +79,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 
 def loaded(queue, batch, options):
-    steps = ResponseSteps(options.steps, None) if options.needs_steps else None
+    steps = ResponseSteps(options.steps, TOKENIZER) if options.needs_steps else None
     step = PrimeStep.load(batch, options, False, steps, dict.fromkeys(PROMPTS, 0.5))
     data = queue.kv_batch_get(batch.keys, "train", ["prm", "reference"])
     step.reference_log_prob_BT = data["reference"].to_padded_tensor(0.0)
@@ -133,16 +137,6 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_a_response_without_a_token_of_its_own_is_padding(monkeypatch):
-    masks = [[1, 0, 1], [0, 0, 0], [1, 1, 0], [1], [1, 1], [0]]
-    step = loaded(*stored(monkeypatch, masks), settings(process__granularity="turn"))
-    assert step.valid_B.tolist() == [True, False, True, True, True, False, False]
-    advantages(step, 1.0)
-    metrics = step.metrics
-    assert metrics["prime/turns/mean"] == pytest.approx(5 / 4) == metrics["prime/steps/mean"]
-    assert metrics["prime/turns/max"] == 2
-
-
 @pytest.mark.parametrize("credit", CREDITS)
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
@@ -180,16 +174,6 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert "prime/turns/return_std" in metrics
 
 
-def test_rejected_tokens_cut_no_turn_in_two(monkeypatch):
-    queue, batch = stored(monkeypatch, MASKS, rewards=REWARDS)
-    queue.fields["train"][KEYS[2]]["extra_fields"]["tool_rewards"] = [4.0]
-    for key, mask in {KEYS[2]: [1, 0], KEYS[0]: [0, 0, 0, 1, 0, 1]}.items():
-        queue.fields["train"][key]["response_mask"] = torch.tensor(mask)
-    step = loaded(queue, batch, settings(**PAYS))
-    # Of a turn without a token that is trained on nothing is paid; the number of turns is what it was.
-    assert step.turn_reward_BT[[0, 2]].tolist() == [[0, 0, 0, -1, 0, 0], [4, 0, 0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -208,62 +192,3 @@ def test_a_run_that_wants_rewards_of_turns_says_in_one_line_that_none_came(monke
     with pytest.raises(RuntimeError, match=f"^.*rollout {KEYS[0]} {message}") as error:
         loaded(queue, batch, settings(**PAYS))
     assert "\n" not in str(error.value)
-
-
-class ScriptedLoop(ToolAgentLoop):
-    """verl's loop, with an engine that says what is written down and a template without words of its own.
-
-    The token 5 calls the tool, which answers 9 9 and pays 0.1, 0.2, ...
-    """
-
-    def __init__(self, said, response_length=20, max_assistant_turns=None):
-        self.said, self.paid = list(said), 0.0
-        self.response_length, self.max_assistant_turns, self.max_user_turns = response_length, max_assistant_turns, None
-        self.max_parallel_calls, self.max_tool_response_length = 1, 100
-        self.tools, self.tool_schemas, self.processor, self.mm_processor_kwargs = {}, [], None, {}
-        self.rollout_config = SimpleNamespace(full_determinism=True)
-        self.server_manager = self
-        self.tool_parser = SimpleNamespace(stop_token_ids=[], extract_tool_calls=self.extract_tool_calls)
-
-    async def process_multi_modal_info(self, messages):
-        return {}
-
-    async def ct_build_initial_tokens(self, messages, **_):
-        return [1, 2]
-
-    async def generate(self, **_):
-        return TokenOutput(token_ids=self.said.pop(0))
-
-    async def extract_tool_calls(self, ids, tools):
-        return "", [FunctionCall(name="tool", arguments="{}")] if 5 in ids else []
-
-    async def _call_tool(self, *_):
-        self.paid += 0.1
-        return ToolResponse(text="99"), self.paid, {}
-
-    async def ct_merge_assistant_token(self, ids, new, mask, log_probs=None, assistant_logprobs=None):
-        return SimpleNamespace(token_ids=[*ids, *new]), [*mask, *[1] * len(new)], None
-
-    async def ct_merge_context_msg(self, before, after, ids, mask, log_probs=None, tools=None):
-        return SimpleNamespace(token_ids=[*ids, 9, 9]), [*mask, 0, 0], None
-
-
-@pytest.mark.parametrize(
-    ("options", "mask", "paid"),
-    [
-        ({}, [1, 1, 0, 0, 1, 0, 0, 1], [0, 0.1, 0, 0, 0.2, 0, 0, 0]),
-        # The last call's answer does not fit: its turn has a reward, and nothing follows.
-        ({"response_length": 7}, [1, 1, 0, 0, 1], [0, 0.1, 0, 0, 0.2]),
-        ({"response_length": 5}, [1, 1, 0, 0, 1], [0, 0.1, 0, 0, 0]),
-        ({"max_assistant_turns": 2}, [1, 1, 0, 0, 1], [0, 0.1, 0, 0, 0]),
-        ({"max_assistant_turns": 1}, [1, 1], [0, 0]),
-    ],
-)
-def test_what_verls_own_loop_reports_is_paid_at_the_turn_that_called_the_tool(monkeypatch, options, mask, paid):
-    loop = ScriptedLoop([[4, 5], [5], [6]], **options)
-    fields = asyncio.run(loop.run({}, raw_prompt=[{"role": "user", "content": ""}])).as_dict()
-    assert fields["response_mask"].tolist() == mask and fields["extra_fields"]["turn_scores"] == []
-    queue, batch = stored(monkeypatch, [mask, *MASKS[1:]], rewards=REWARDS)
-    queue.fields["train"][KEYS[0]]["extra_fields"].update(fields["extra_fields"])
-    step = loaded(queue, batch, settings(**PAYS))
-    assert step.turn_reward_BT[0, : len(mask)].tolist() == pytest.approx(paid)

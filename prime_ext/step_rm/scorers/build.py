@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scorer that the section ``step_scorer`` asks for."""
 
-from typing import Any
-
 from anyio.from_thread import start_blocking_portal
 
 from prime_ext.config.checks import SettingsError, read
@@ -13,13 +11,13 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 
 def format_given(settings: ScorerSettings) -> PairFormat | None:
-    """The pair format of the settings. Raises ``SettingsError``."""
+    """Return the pair format of the settings. Raises ``SettingsError``."""
     given = settings.pair_format
     return None if given is None else read(PairFormat, given, f"{SECTION}.pair_format")
 
 
 def check_model(settings: ScorerSettings) -> None:
-    """Check that the model's folder can be read, which the settings alone do not say. Raises ``SettingsError``."""
+    """Check that the model's folder can be read. Raises ``SettingsError``."""
     if settings.by_response:
         return
     try:
@@ -48,17 +46,11 @@ def check_server(settings: ScorerSettings) -> None:
 
 
 def build_scorer(settings: ScorerSettings, router_address: str | None = None) -> StepScorer:
-    """Build the scorer of the settings.
+    """Build the scorer of the settings. Raises ``StepRMError``: no server to ask, or a model that cannot work.
 
-    Args:
-        settings: the section.
-        router_address: of verl's reward-model pool; used when the settings name no server.
-
-    Raises:
-        StepRMError: there is no server to ask, or the model cannot work.
+    ``router_address`` is that of verl's reward-model pool; it is used when the settings name no server.
     """
-    path = settings.model_path or ""
-    remote_code = settings.trust_remote_code
+    path, remote_code = settings.model_path or "", settings.trust_remote_code
     if settings.kind == "server":
         from prime_ext.step_rm.scorers.server import ClassifyScorer
 
@@ -72,13 +64,10 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 
     if not settings.by_response:
-        model = StepClassifier(path, format_given(settings), settings.device, settings.dtype, remote_code)
-        return LocalScorer(model)
-    from prime_ext.step_rm.scorers.token_classifier import TokenClassifier, TokenReader
+        return LocalScorer(StepClassifier(path, format_given(settings), settings.device, settings.dtype, remote_code))
+    from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
     # The separator is not read with turns.
-    separator: dict[str, Any] = {} if settings.layout == "turns" else {"separator": settings.separator}
-    reader = TokenReader(
-        path, settings.layout, answer_tokens=settings.answer_tokens, trust_remote_code=remote_code, **separator
-    )
-    return LocalScorer(TokenClassifier(reader, settings.device, settings.dtype))
+    separator = "" if settings.layout == "turns" else settings.separator
+    reading = (settings.layout, separator, settings.answer_tokens)
+    return LocalScorer(TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code))

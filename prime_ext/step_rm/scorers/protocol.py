@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every scorer of steps takes and gives, and what all share: each distinct input is scored once, and remembered.
+"""What every scorer of steps takes and gives. Each distinct input is scored once, and remembered.
 
-A model or a server that cannot work at all (other classes, no label map, scores that are not finite, a request that is
-refused) raises :class:`~prime_ext.step_rm.labels.StepRMError` with one line. A server that does not answer in time is a
-:class:`ScoringFailure` of the responses concerned. Neither is ever made a score.
+A model or a server that cannot work at all (other classes, scores that are not finite, a request that is refused)
+raises ``StepRMError``. A server that does not answer in time is a :class:`ScoringFailure`. Neither becomes a score.
 """
 
 import math
@@ -24,12 +23,7 @@ Probabilities = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Chain:
-    """A response.
-
-    Attributes:
-        steps: its steps, in order; may be empty.
-        question: what is asked; only used by models that were trained with it.
-    """
+    """A response: its steps, in order, and the question, for models that were trained with it."""
 
     steps: tuple[str, ...]
     question: str = ""
@@ -37,13 +31,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepScores:
-    """The scores of a response.
-
-    Attributes:
-        probabilities: of each step; they sum to 1.
-        contexts_cut: steps whose previous steps, or question, were too long and lost tokens.
-        steps_cut: steps that were too long themselves.
-    """
+    """Probabilities of each step of a response, and how many steps lost tokens of their context, or of their own."""
 
     probabilities: tuple[Probabilities, ...]
     contexts_cut: int = 0
@@ -57,7 +45,7 @@ class StepScores:
 
 @dataclass(frozen=True)
 class ScoringFailure:
-    """A response that could not be scored, and why."""
+    """Why a response could not be scored."""
 
     reason: str
 
@@ -70,57 +58,50 @@ Known = dict[Input, list[Probabilities] | ScoringFailure]
 
 
 class StepScorer(ABC):
-    """Scores responses; calls may overlap. The probabilities of the last :data:`CACHE_SIZE` inputs are remembered."""
+    """Score responses; calls may overlap. The probabilities of the last :data:`CACHE_SIZE` inputs are remembered."""
 
     def __init__(self) -> None:
         self._cache: LRUCache[Input, list[Probabilities]] = LRUCache(CACHE_SIZE)
 
     @abstractmethod
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """One outcome per response, in order. Raises ``StepRMError``."""
+        """Return one outcome per response, in order. Raises ``StepRMError``."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back connections and threads."""
+        """Close connections and threads."""
 
     def split_known(self, read: Sequence[Reading]) -> tuple[Known, list[Input]]:
-        """What is known of the inputs of responses, and the distinct ones that are to be scored."""
+        """Return what is known of the inputs of responses, and the distinct ones that need scores."""
         wanted = dict.fromkeys(item for inputs in read if isinstance(inputs, list) for item in inputs)
         # Copied out first: what is needed now may leave the cache while the rest is computed.
         known: Known = {item: self._cache[item] for item in wanted if item in self._cache}
         return known, [item for item in wanted if item not in known]
 
-    def remember(self, known: Known) -> None:
-        """Keep the scores of inputs; failures are forgotten."""
+    def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
+        """Return the outcome of each response, and remember the scores of all inputs, but no failures."""
         self._cache.update({item: rows for item, rows in known.items() if isinstance(rows, list)})
+        return [outcome_of(inputs, known) for inputs in read]
 
 
 def outcome_of(inputs: Reading, known: Known) -> Outcome:
-    """What is known of a response; if any of its inputs has failed, it has."""
+    """Return what is known of a response, which fails with any of its inputs."""
     if isinstance(inputs, ScoringFailure):
         return inputs
     rows: list[Probabilities] = []
     for item in inputs:
-        found = known[item]
-        if isinstance(found, ScoringFailure):
-            return found
-        rows += found
+        scored = known[item]
+        if isinstance(scored, ScoringFailure):
+            return scored
+        rows += scored
     return StepScores(tuple(rows), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
 
 
 def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> Probabilities:
     """Check a model's probabilities, sort them by label, and apply its temperature.
 
-    Dividing logits by T and taking the softmax is the same as p^(1/T), normalised.
-
-    Args:
-        values: probabilities of the classes, in the model's order.
-        order: label of each class.
-        temperature: T > 0; 1 changes nothing.
-        where: the model or the server, for messages.
-
-    Raises:
-        StepRMError: not three finite probabilities.
+    Logits over T have the softmax p^(1/T), normalized. ``order`` has the label of each class. Raises ``StepRMError``,
+    which names model or server by ``where``, unless these are three finite probabilities.
     """
     if len(values) != len(order):
         raise StepRMError(f"{where} gave {len(values)} scores for a step, the model has {len(order)} classes: another?")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step scores from a server with vLLM's ``/classify``: verl's reward-model pool, or any URL.
 
-OpenAI's client asks again where that may help. verl's router answers 500 for whatever the server refuses, so behind it
-a refused request is a failure after all attempts, not an error.
+verl's router answers 500 to whatever the server refuses, so there a refused request is a failure, not an error.
 """
 
 import asyncio
@@ -17,15 +16,7 @@ from prime_ext.config.step_scorer_settings import ScorerSettings
 from prime_ext.generate.server import http_url, status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
-from prime_ext.step_rm.scorers.protocol import (
-    Chain,
-    Outcome,
-    Probabilities,
-    ScoringFailure,
-    StepScorer,
-    calibrated,
-    outcome_of,
-)
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, ScoringFailure, StepScorer, calibrated
 
 _PATH = "/classify"
 # Steps of a request.
@@ -34,22 +25,10 @@ BATCH_SIZE = 32
 _TRANSIENT = (408, 409, 429)
 
 
-class RequestFailed(Exception):
-    """All attempts of one request failed; its responses have no scores."""
-
-
 class ClassifyScorer(StepScorer):
-    """Asks a classifier of steps behind ``/classify``, several requests at a time. Belongs to one event loop.
+    """Query ``/classify`` with token ids, in one event loop. Raises ``StepRMError``: the key's variable is not set.
 
-    Token ids are sent, so the server reads what the model was trained on, to the token.
-
-    Args:
-        address: ``host:port`` as verl names its router, or a URL, which may already say the endpoint.
-        description: of the model.
-        settings: the section ``step_scorer``.
-
-    Raises:
-        StepRMError: the variable of the key is not set.
+    ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """
 
     def __init__(self, address: str, description: Description, settings: ScorerSettings):
@@ -72,49 +51,37 @@ class ClassifyScorer(StepScorer):
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
-        """Scores of responses; a response of which any step is not answered for has failed.
-
-        Raises:
-            StepRMError: the server refuses, or gives something else than probabilities of the model's classes.
-        """
+        """Score responses; one fails with any of its steps. Raises ``StepRMError`` if the server cannot work."""
         read = self._encoder.encode_chains([(chain.question, chain.steps) for chain in chains])
         known, missing = self.split_known(read)
         batches = [missing[at : at + BATCH_SIZE] for at in range(0, len(missing), BATCH_SIZE)]
+        # All are awaited before an error is raised.
         answers = await asyncio.gather(*map(self._ask, batches), return_exceptions=True)
-        error = None
         for batch, answer in zip(batches, answers, strict=True):
-            if isinstance(answer, RequestFailed):
-                known |= dict.fromkeys(batch, ScoringFailure(str(answer)))
-            elif isinstance(answer, BaseException):
-                error = error or answer
+            if isinstance(answer, BaseException):
+                raise answer
+            if isinstance(answer, ScoringFailure):
+                known |= dict.fromkeys(batch, answer)
             else:
                 known |= zip(batch, answer, strict=True)
-        self.remember(known)
-        if error is not None:
-            raise error
-        return [outcome_of(inputs, known) for inputs in read]
+        return self.outcomes(read, known)
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        """Probabilities of the step of each input.
-
-        Raises:
-            RequestFailed: no answer after all attempts.
-            StepRMError: the server refuses, or answers in another form.
-        """
+    async def _ask(self, batch: Sequence[Input]) -> list[list[Probabilities]] | ScoringFailure:
+        """Return the probabilities of the step of each input, or why all attempts failed. Raises ``StepRMError``."""
         body = {"input": [list(item.ids) for item in batch], "use_activation": True}
         try:
             async with self._slots:
                 answer = json.loads(await self._client.post(_PATH, cast_to=str, body=body))
         except openai.APITimeoutError:
-            raise self._failed(f"no answer in {self._seconds:g} s") from None
+            return self._failed(f"no answer in {self._seconds:g} s")
         except openai.APIConnectionError as error:
-            raise self._failed(f"no connection: {error.__cause__ or error}") from None
+            return self._failed(f"no connection: {error.__cause__ or error}")
         except openai.APIStatusError as error:
             if error.status_code >= 500 or error.status_code in _TRANSIENT:
-                raise self._failed(f"HTTP {error.status_code}") from None
+                return self._failed(f"HTTP {error.status_code}")
             hint = f" (no {_PATH}, or no such model)" if error.status_code in (404, 405) else ""
             said = " ".join(status_text(error).split())[:200]
             raise StepRMError(f"{self.url} refuses the request{hint}: {said}") from None
@@ -127,8 +94,8 @@ class ClassifyScorer(StepScorer):
             raise StepRMError(f"{self.url} gave {len(data)} results for {len(batch)} inputs")
         return [[self._probabilities(item)] for item in sorted(data, key=lambda item: item.get("index", 0))]
 
-    def _failed(self, reason: str) -> RequestFailed:
-        return RequestFailed(f"{self.url}: {reason}, {self._attempts} attempts")
+    def _failed(self, reason: str) -> ScoringFailure:
+        return ScoringFailure(f"{self.url}: {reason}, {self._attempts} attempts")
 
     def _probabilities(self, item: dict[str, Any]) -> Probabilities:
         values, url = item.get("probs"), self.url

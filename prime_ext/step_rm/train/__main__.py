@@ -5,9 +5,8 @@
         trainer.output_dir=outputs/step_rm
 
 Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
-when interrupted; the same command goes on from the last checkpoint. With
-``PRIME_EXT_CHECKS=default`` a run that has ended checks itself, and exits with 1 if something is wrong
-(:mod:`prime_ext.run.check_metrics`).
+when interrupted; the same command continues from the last checkpoint. With ``PRIME_EXT_CHECKS=default`` a finished run
+checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
 """
 
 import math
@@ -21,11 +20,11 @@ from prime_ext.config.compose import compose_config
 from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
-from prime_ext.utils.run_store import RunError
+from prime_ext.utils.run_store import command
 
 
 def compose(overrides: list[str]) -> StepRMSettings:
-    """The settings, checked. Raises ``SettingsError``."""
+    """Compose and check the settings. Raises ``SettingsError``."""
     from omegaconf import OmegaConf
 
     config = compose_config("step_rm", overrides)
@@ -45,42 +44,29 @@ def checks_of(settings: StepRMSettings) -> RunChecks:
     return RunChecks(path, ("train_loss", "eval_loss"), reached, without_gaps=False)
 
 
-def summary(results: dict[str, Any], output_dir: str) -> str:
-    """A few lines for people."""
-    said = (
-        f"{name}: {part['steps']} steps, accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f}), "
-        f"macro-F1 {part['macro_f1']:.4f}\n"
-        for name in ("validation", "test")
-        if (part := results.get(name))
-    )
-    return (
-        f"best checkpoint: step {results['best_step']} of {results['steps']}\n"
-        f"temperature {results['temperature']:.4f}\n{''.join(said)}"
-        f"written to {output_dir}: model/, results.json, metrics.jsonl"
-    )
+def print_summary(results: dict[str, Any], output_dir: str) -> None:
+    print(f"best step {results['best_step']} of {results['steps']}, temperature {results['temperature']:.4f}")
+    for name in ("validation", "test"):
+        if part := results.get(name):
+            accuracy = f"accuracy {part['accuracy']:.4f} (majority {part['majority']:.4f})"
+            print(f"{name}: {part['steps']} steps, {accuracy}, macro-F1 {part['macro_f1']:.4f}")
+    print(f"written to {output_dir}: model/, results.json, metrics.jsonl")
 
 
+@command("prime_ext", SettingsError, StepRMError)
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
-    first = int(os.environ.get("RANK", "0")) == 0
-    try:
-        settings = compose(words)
-        checks = checks_of(settings) if first and checks_requested() else None
-        from prime_ext.step_rm.train.run import train
+    first = os.environ.get("RANK", "0") == "0"
+    settings = compose(words)
+    checks = checks_of(settings) if first and checks_requested() else None
+    from prime_ext.step_rm.train.run import train
 
-        results = train(settings)
-    except (SettingsError, StepRMError, RunError) as error:
-        if first:
-            print(f"prime_ext: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+    results = train(settings)
     if first:
-        print(summary(results, settings.trainer.output_dir))
+        print_summary(results, settings.trainer.output_dir)
     if checks is not None:
         checks.finish()
     return 0

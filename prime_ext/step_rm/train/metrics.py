@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a step classifier is, and the temperature that makes its probabilities honest.
+"""Metrics of a step classifier (N steps, C = 3 classes in the order -1, 0, 1), and the temperature of its logits."""
 
-Axes: N steps, C = 3 classes in the order -1, 0, 1.
-"""
-
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,28 +8,25 @@ import torch.nn.functional as F
 
 from prime_ext.step_rm.labels import LABELS
 
-# Steps from this index on are one row of the table.
-LAST_INDEX = 9
-
 
 def confusion(predicted_N: torch.Tensor, class_N: torch.Tensor) -> torch.Tensor:
-    """Counts, (C, C): row the true class, column the predicted one."""
+    """Return counts, (C, C): row the true class, column the predicted one."""
     n = len(LABELS)
     return torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
 
 
 def class_rates(confusion_CC: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Precision, recall and F1, 2 TP / (2 TP + FP + FN), of each class, (C,); nan for none that it could be of."""
+    """Return precision, recall and F1, 2 TP / (2 TP + FP + FN), of each class, (C,); nan where there is no case."""
     hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
     f1_C = 2 * hit_C.double() / (predicted_C + true_C)
     return {"precision": hit_C / predicted_C, "recall": hit_C / true_C, "f1": f1_C}
 
 
 def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
-    """The temperature that minimises the negative log-likelihood, by golden-section search on its logarithm.
+    """Return the temperature of the least negative log-likelihood, by golden-section search on its logarithm.
 
-    The likelihood of 1 / T is concave, so there is one minimum. Values at the bounds, 0.05 and 20, mean that the
-    classes are told apart without error, or not at all.
+    The likelihood of 1 / T is concave, so there is one optimum. The bounds, 0.05 and 20, mean that the classes are
+    separated without error, or not at all.
     """
     logits_NC = logits_NC.double()
 
@@ -53,7 +45,7 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
 
 
 def headline(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0) -> dict[str, float]:
-    """Accuracy, macro-F1 and negative log-likelihood."""
+    """Return accuracy, macro-F1 and negative log-likelihood."""
     scaled_NC = logits_NC.double() / temperature
     predicted_N = scaled_NC.argmax(-1)
     return {
@@ -64,43 +56,19 @@ def headline(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float 
     }
 
 
-def report(
-    logits_NC: torch.Tensor,
-    class_N: torch.Tensor,
-    step_index: Sequence[int],
-    sources: Sequence[str],
-    temperature: float,
-) -> dict[str, Any]:
-    """Everything about one split; numbers are of the logits over the temperature.
-
-    Args:
-        logits_NC, class_N: scores and true classes.
-        step_index, sources: of each step; the index counts from 0.
-        temperature: by which the logits are divided.
-    """
+def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float) -> dict[str, Any]:
+    """Return everything about one split: its headline, the share of its most frequent class, and numbers by class."""
     table_CC = confusion(logits_NC.argmax(-1), class_N)
     rates = class_rates(table_CC)
-    places: dict[str, list[int]] = defaultdict(list)
-    origins: dict[str, list[int]] = defaultdict(list)
-    for row, (index, source) in enumerate(zip(step_index, sources, strict=True)):
-        places[str(index) if index < LAST_INDEX else f"{LAST_INDEX}+"].append(row)
-        origins[source].append(row)
 
-    def part(rows: Sequence[int]) -> dict[str, float]:
-        chosen = torch.tensor(rows)
-        majority = float(torch.bincount(class_N[chosen], minlength=len(LABELS)).max() / len(rows))
-        return {"steps": len(rows), "majority": majority, **headline(logits_NC[chosen], class_N[chosen], temperature)}
+    def one_class(at: int) -> dict[str, float | None]:
+        numbers = {name: None if rate_C[at].isnan() else float(rate_C[at]) for name, rate_C in rates.items()}
+        return {"steps": int(table_CC[at].sum()), **numbers}
 
     return {
-        **part(range(len(class_N))),
-        "classes": {
-            str(label): {
-                "steps": int(table_CC[at].sum()),
-                **{name: None if rate_C[at].isnan() else float(rate_C[at]) for name, rate_C in rates.items()},
-            }
-            for at, label in enumerate(LABELS)
-        },
+        "steps": len(class_N),
+        "majority": float(table_CC.sum(1).max() / len(class_N)),
+        **headline(logits_NC, class_N, temperature),
+        "classes": {str(label): one_class(at) for at, label in enumerate(LABELS)},
         "confusion": table_CC.tolist(),
-        "by_step_index": {name: part(places[name]) for name in sorted(places)},
-        "by_source": {name: part(origins[name]) for name in sorted(origins)},
     }

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training run: the model, transformers' Trainer, then calibration, evaluation and export."""
+"""The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
+import hashlib
+import itertools
 import os
-import platform
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-import transformers
+from tqdm import tqdm
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -23,52 +26,96 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from prime_ext.generate.export import write_folder
+from prime_ext.generate.prm_description import versions
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
-from prime_ext.step_rm.scorers.local import check_fit
-from prime_ext.step_rm.train.data import StepDataset, class_weights, collate, load_splits
+from prime_ext.step_rm.question_split import SPLITS
+from prime_ext.step_rm.records import read_steps
+from prime_ext.step_rm.scorers.local import check_fit, padded
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from prime_ext.utils.run_store import check_identity
 
 FINGERPRINT = "run.json"
+# Rows that are tokenized in one call.
+ROWS_AT_ONCE = 1024
+
+
+class Row(NamedTuple):
+    """What the model reads of a step, and its class: 0 to 2 for the labels -1, 0, 1."""
+
+    ids: np.ndarray
+    label: int
+    context_cut: bool
+    step_cut: bool
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """Hash inputs and classes, in order."""
+    state = hashlib.blake2b(np.asarray([row.label for row in rows], dtype=np.int8).tobytes(), digest_size=8)
+    for row in rows:
+        state.update(len(row.ids).to_bytes(4, "big") + row.ids.tobytes())
+    return state.hexdigest()
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Count rows, rows of each label, and over-long ones."""
+    classes = Counter(row.label for row in rows)
+    labels = {f"label {label}": classes[at] for at, label in enumerate(LABELS)}
+    cut = {"previous steps cut": sum(row.context_cut for row in rows), "steps cut": sum(row.step_cut for row in rows)}
+    return {"steps": len(rows), **labels, **cut}
+
+
+def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Row]]:
+    """Tokenize all splits of all files. Raises ``StepRMError``: a broken file, or splits that cannot be used."""
+    splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
+    places: dict[str, str] = {}
+    for path in paths:
+        rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
+        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
+            for (number, row), item in zip(part, encoded, strict=True):
+                if places.setdefault(row.group, row.split) != row.split:
+                    raise StepRMError(
+                        f"{path} row {number}: its question is in the split {row.split} here and {places[row.group]} "
+                        "elsewhere; convert all files in one go, or with the same shares and seed"
+                    )
+                ids = np.asarray(item.ids, dtype=np.int32)
+                splits[row.split].append(Row(ids, LABELS.index(row.label), item.context_cut, item.step_cut))
+    for name in ("train", "validation"):
+        if not splits[name]:
+            raise StepRMError(
+                f"no step is in the split {name}; convert with other shares or another seed, or with "
+                "--near-duplicates text if the questions differ in numbers only"
+            )
+    if len({row.label for row in splits["train"]}) < 2:
+        raise StepRMError(f"all steps to train on have the label {LABELS[splits['train'][0].label]}")
+    return splits
+
+
+def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
+    """Build a batch, padded on the right with the id ``pad``."""
+    id_BT, mask_BT = padded([torch.from_numpy(row.ids).long() for row in rows], pad)
+    return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row.label for row in rows])}
 
 
 def load_model(settings: ModelSettings) -> Any:
-    """The model, with a head for -1, 0, 1.
-
-    A model that already has such a head keeps it. One without a head gets a new one. One whose head means something
-    else is refused, or gets a new one with ``model.new_head``.
-
-    Raises:
-        StepRMError: a head with other classes.
-    """
+    """Load the model with a head for -1, 0, 1, its own or a new one. Raises ``StepRMError``: a head for others."""
     path, remote = settings.path, {"trust_remote_code": settings.trust_remote_code}
     config = AutoConfig.from_pretrained(path, **remote)
-    has_head = any("SequenceClassification" in name for name in config.architectures or [])
-    if has_head and not settings.new_head:
-        order = class_order(config.id2label, path + "; with model.new_head=true its head is replaced; it")
+    if any("SequenceClassification" in name for name in config.architectures or []):
+        order = class_order(config.id2label, path)
         if order != LABELS:
-            raise StepRMError(
-                f"{path} has the classes in the order {order}, training uses {LABELS}; "
-                "with model.new_head=true its head is replaced"
-            )
-    # Says that probabilities are a softmax; servers read it.
+            raise StepRMError(f"{path} has the classes in the order {order}, training uses {LABELS}")
+    # The problem type tells servers that probabilities are a softmax.
     config.num_labels, config.problem_type = len(LABELS), "single_label_classification"
     config.id2label, config.label2id = dict(ID2LABEL), dict(LABEL2ID)
-    if not (has_head and settings.new_head):
-        return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
-    body = AutoModel.from_pretrained(path, dtype="float32", **remote).state_dict()
-    model = AutoModelForSequenceClassification.from_config(config, **remote)
-    missing, _ = model.base_model.load_state_dict(body, strict=False)
-    if missing:
-        raise StepRMError(f"{path} lacks the weights {missing[0]} and {len(missing) - 1} more")
-    return model
+    return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
 
 
 class MetricsFile(TrainerCallback):
-    """``metrics.jsonl``, one object with ``step`` and ``data`` per line; written anew as a whole, so never half."""
+    """Write ``metrics.jsonl``, one object with ``step`` and ``data`` per line; each time anew, so never half."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -82,28 +129,15 @@ class MetricsFile(TrainerCallback):
             write_json_lines(self.path, lines)
 
 
-def weighted_loss(weight_C: torch.Tensor | None) -> Any:
-    """Cross-entropy summed with class weights, over the number of inputs of the optimiser step.
-
-    So it does not depend on how these are cut into passes; its scale not on the weights, whose mean is 1.
-    """
-
-    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        logits_BC = outputs["logits"].float()
-        weight = None if weight_C is None else weight_C.to(logits_BC.device)
-        total = F.cross_entropy(logits_BC, labels, weight=weight, reduction="sum")
-        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-    return loss
+def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Return the cross-entropy over the inputs of the optimizer step, however these are cut into passes."""
+    total = F.cross_entropy(outputs["logits"].float(), labels, reduction="sum")
+    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
-def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, StepDataset]) -> str | None:
-    """Return the checkpoint to go on from; None for a new run.
-
-    Raises:
-        RunError: the folder holds a run with other settings or data.
-    """
-    data = {name: {**split.counts(), "digest": split.digest()} for name, split in splits.items()}
+def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, list[Row]]) -> str | None:
+    """Return the checkpoint to continue from, None for none. Raises ``RunError``: other settings or data."""
+    data = {name: {**counts(rows), "digest": digest(rows)} for name, rows in splits.items()}
     identity = {"settings": settings.of_result, "data": data}
     path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
@@ -114,7 +148,7 @@ def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, St
 
 
 def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
-    """Arguments of the Trainer."""
+    """Return the arguments of the Trainer for ``n_train`` inputs."""
     optim, run = settings.optim, settings.trainer
     world = int(os.environ.get("WORLD_SIZE", "1"))
     passes = -(-n_train // (optim.batch_size * world))
@@ -137,7 +171,7 @@ def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArgume
         logging_steps=max(1, every // 10),
         save_total_limit=run.keep_checkpoints + 1,
         load_best_model_at_end=True,
-        # How long there has been no improvement.
+        # The evaluations without improvement.
         restore_callback_states_from_checkpoint=True,
         metric_for_best_model=f"eval_{run.metric}",
         greater_is_better=run.metric != "nll",
@@ -151,7 +185,7 @@ def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArgume
 
 
 def train(settings: StepRMSettings) -> dict[str, Any]:
-    """Train, calibrate, evaluate and write everything. Returns the results. Raises ``StepRMError``."""
+    """Train, calibrate, evaluate and write everything; return the results. Raises ``StepRMError``."""
     torch.manual_seed(settings.trainer.seed)
     folder = Path(settings.trainer.output_dir).expanduser()
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
@@ -163,10 +197,8 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     pair_format = settings.data.pair_format()
     splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
-    weight_C = class_weights(settings.optim.class_weights, splits["train"].classes)
     model = load_model(settings.model)
-    pad = check_fit(model, tokenizer, pair_format.max_length, path)
-    model.config.pad_token_id = pad
+    model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
     checkpoint = find_checkpoint(folder, settings, splits)
     callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
     if settings.trainer.patience:
@@ -177,14 +209,16 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         data_collator=functools.partial(collate, pad=pad),
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
-        compute_loss_func=weighted_loss(weight_C),
+        compute_loss_func=mean_loss,
         compute_metrics=_compute_metrics,
         callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=checkpoint)
     results = evaluate(trainer, splits)
     if trainer.is_world_process_zero():
-        export(trainer.model, tokenizer, settings, results, folder)
+        training = {"settings": settings.of_result, "data": results["data"], "versions": versions()}
+        description = Description(pair_format, results["temperature"], LABELS, training)
+        write_folder(folder / "model", trainer.model, tokenizer, {FILE: description.to_json()})
         write_json(folder / "results.json", results)
     return results
 
@@ -196,32 +230,18 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     return headline(logits_NC, torch.as_tensor(prediction.label_ids))
 
 
-def evaluate(trainer: Trainer, splits: dict[str, StepDataset]) -> dict[str, Any]:
-    """The temperature, from the validation split, and a report of that and the test split."""
+def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:
+    """Fit the temperature on the validation split, and report on that and the test split."""
     outputs = {}
     for name in ("validation", "test"):
-        if len(splits[name]):
+        if splits[name]:
             prediction = trainer.predict(splits[name], metric_key_prefix=name)
             outputs[name] = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
     temperature = fit_temperature(*outputs["validation"])
-    reports = {
-        name: report(*output, splits[name].step_index, splits[name].sources, temperature)
-        for name, output in outputs.items()
-    }
     return {
         "temperature": temperature,
         "best_step": trainer.state.best_global_step,
         "steps": trainer.state.global_step,
-        "data": {name: split.counts() for name, split in splits.items()},
-        **reports,
+        "data": {name: counts(rows) for name, rows in splits.items()},
+        **{name: report(*output, temperature) for name, output in outputs.items()},
     }
-
-
-def export(model: Any, tokenizer: Any, settings: StepRMSettings, results: dict[str, Any], folder: Path) -> None:
-    """Write ``model/`` under a temporary name and rename it; an earlier one is replaced."""
-    numbers = {"torch": torch.__version__, "transformers": transformers.__version__}
-    versions = {"python": platform.python_version(), **numbers}
-    pair_format, temperature = settings.data.pair_format(), results["temperature"]
-    training = {"settings": settings.of_result, "data": results["data"], "versions": versions}
-    description = Description(pair_format, temperature, LABELS, training)
-    write_folder(folder / "model", model, tokenizer, {FILE: description.to_json()})

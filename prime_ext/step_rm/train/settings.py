@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the training, checked before a model is loaded. No torch."""
+"""Settings of the training, checked before a model is loaded. No torch. config/step_rm.yaml explains the keys."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -25,15 +25,12 @@ from prime_ext.step_rm.description import PairFormat
 
 METRICS_FILE = "metrics.jsonl"
 
-Weights = Annotated[list[PositiveOrZero], Field(min_length=3, max_length=3)]
-
 
 @dataclass(frozen=True, config=STRICT)
 class ModelSettings:
     """The section ``model``."""
 
     path: Text
-    new_head: Switch
     trust_remote_code: Switch
 
 
@@ -61,10 +58,6 @@ class OptimSettings:
     weight_decay: PositiveOrZero
     batch_size: Count
     accumulation: Count
-    class_weights: Annotated[
-        Literal["none", "balanced"] | Weights,
-        Field(description="none, balanced, or three numbers >= 0, for -1, 0 and 1"),
-    ]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -104,7 +97,7 @@ class StepRMSettings:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """What the trained weights depend on: a run with other values cannot go on from this one's checkpoints."""
+        """The values that the trained weights depend on: a run with others cannot continue from its checkpoints."""
         free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
         values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in free}

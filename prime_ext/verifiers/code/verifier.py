@@ -82,8 +82,7 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop; limits of time that are not None replace the
-        verifier's."""
+        """As :meth:`verify`, without blocking the event loop. Limits that are not None replace the verifier's."""
         limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
         per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens.
+
+Golden values of the papers and of released code, and loops over tokens."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_batches import NAN, batches, random_boundaries, random_spans, step_scores
+
+from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
+from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, credit_rewards
+from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_constant, weibull_mode
+from prime_ext.algorithms.steps import (
+    end_mask,
+    place_at_ends,
+    step_spans,
+    sum_over_steps,
+    valid_ends,
+)
+
+seeds = st.integers(0, 10_000)
+step_score_rows = step_scores(-1.0, 1.0, most=5)
+
+
+def steps_by_loops(tokens, boundary):
+    """Lists of the token positions of each step of one response."""
+    steps = [[]]
+    for t in tokens:
+        steps[-1].append(t)
+        if boundary[t]:
+            steps.append([])
+    return [step for step in steps if step]
+
+
+@given(batches(), st.integers(0, 1000))
+def test_spans_cut_after_boundaries_and_the_last_valid_token_closes_the_last_step(batch, seed):
+    boundary_BT = random_boundaries(batch, seed)
+    spans = step_spans(boundary_BT, batch.mask_BT)
+    steps = {i: steps_by_loops(batch.tokens(i), boundary_BT[i]) for i in range(len(batch.group_B))}
+    assert spans.mask_BS.shape[1] == max(1, *map(len, steps.values()), 0)
+    for i, expected in steps.items():
+        n = len(expected)
+        assert spans.mask_BS[i].tolist() == [True] * n + [False] * (spans.mask_BS.shape[1] - n)
+        assert int(spans.count_B[i]) == n
+        assert spans.end_BS[i, :n].tolist() == [step[-1] for step in expected]
+        assert spans.length_BS[i].tolist() == [len(s) for s in expected] + [0] * (spans.mask_BS.shape[1] - n)
+        number = {t: k for k, step in enumerate(expected) for t in step}
+        assert spans.step_BT[i].tolist() == [number.get(t, -1) for t in range(spans.step_BT.shape[1])]
+
+
+@given(batches(), st.integers(0, 1000))
+def test_values_of_steps_go_back_and_forth(batch, seed):
+    boundary_BT = random_boundaries(batch, seed)
+    spans = step_spans(boundary_BT, batch.mask_BT)
+    total_BS = sum_over_steps(batch.reward_BT, spans)
+    placed_BT = place_at_ends(total_BS, spans)
+    expected_placed = torch.zeros_like(placed_BT)
+    for i in batch.rows:
+        for k, step in enumerate(steps_by_loops(batch.tokens(i), boundary_BT[i])):
+            total = sum(float(batch.reward_BT[i, t]) for t in step)
+            assert float(total_BS[i, k]) == pytest.approx(total)
+            expected_placed[i, step[-1]] = total
+    torch.testing.assert_close(placed_BT, expected_placed)
+    assert end_mask(spans).sum() == spans.mask_BS.sum()
+    assert not placed_BT[end_mask(spans) == 0].any()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8).filter(any), st.lists(st.integers(0, 7), max_size=4))
+def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
+    valid = [t for t, one in enumerate(mask) if one]
+    expected = [max((t for t in valid if t <= end), default=valid[0]) for end in ends]
+    assert valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist() == expected
+
+
+# ---- credit and shaping ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CREDITS)
+@given(steps=step_score_rows)
+def test_every_credit_is_that_of_the_loops(name, steps):
+    score_BS, mask_BS = steps
+    result_BS = credit_rewards(name, score_BS, mask_BS)
+    assert not result_BS[~mask_BS].any()
+    for row, mask_S, found_S in zip(score_BS, mask_BS, result_BS, strict=True):
+        p = row[mask_S].tolist()
+        weights = [math.exp(-x / 0.1) for x in p]
+        min_form = [w / sum(weights) * x for w, x in zip(weights, p, strict=True)]
+        assert found_S[mask_S].tolist() == pytest.approx({"sum": p, "min_form": min_form}[name], abs=1e-9)
+
+
+@given(batches())
+def test_a_response_is_paid_the_sum_at_its_last_token(batch):
+    paid_BT, source_BT = ProcessShaping("response")(batch.reward_BT, batch.mask_BT)
+    for i in batch.rows:
+        assert paid_BT[i, source_BT[i].bool()].tolist() == pytest.approx([sum(batch.rewards(i))], abs=1e-6)
+
+
+# ---- accumulated scores ---------------------------------------------------------------------------------------------
+
+
+PAPER = ChainReward(shape="weibull")
+RELEASED = ChainReward(power=2.0, shape="released")
+PREDECESSOR = ChainReward(first_weight=0.2, shape="gaussian")
+UNSHAPED = ChainReward()
+MODE_NAMES = sorted(MODES)
+
+
+def accumulate_by_loops(p, mode):
+    if not p:
+        return 0.0
+    loops = {
+        "mean": lambda: sum(p) / len(p),
+        "geometric": lambda: math.prod(p) ** (1 / len(p)),
+        "min": lambda: min(p),
+    }
+    return loops[mode]()
+
+
+@pytest.mark.parametrize("mode", MODE_NAMES)
+@pytest.mark.parametrize("first_weight", [1.0, 0.2])
+@given(data=st.data())
+def test_every_mode_is_what_the_loop_says_and_0_without_a_step(mode, first_weight, data):
+    score_BS, mask_BS = data.draw(step_scores() if mode == "geometric" else step_scores(-3.0, 3.0))
+    result_B = accumulate(score_BS, mask_BS, mode, first_weight)
+    for result, score_S, mask_S in zip(result_B.tolist(), score_BS, mask_BS, strict=True):
+        p = score_S[mask_S].tolist()
+        p[:1] = [first_weight * x for x in p[:1]]
+        assert result == pytest.approx(accumulate_by_loops(p, mode), abs=1e-9)
+
+
+@pytest.mark.parametrize(("score", "n_steps"), [(0.005, 20), (1e-30, 1000), (0.0, 3)])
+def test_the_geometric_mean_does_not_underflow_where_a_product_in_float32_does(score, n_steps):
+    """The original multiplies first: these are 0 there."""
+    score_BS = torch.full((1, n_steps), score)
+    assert float(score_BS.prod()) == 0.0
+    assert float(accumulate(score_BS, torch.ones(1, n_steps))) == pytest.approx(score, rel=1e-4)
+
+
+# ---- score times factor ---------------------------------------------------------------------------------------------
+
+
+def chain(*scores):
+    return torch.tensor([scores], dtype=torch.float64), torch.ones(1, len(scores))
+
+
+@pytest.mark.parametrize(
+    ("reward", "scores", "expected"),
+    [
+        # Equal steps: section 1.4 of the notes on the method.
+        (PAPER, [0.9] * 2, 0.799335),
+        (RELEASED, [0.9] * 2, 2.201808),
+        (PAPER, [0.9] * 20, 0.054994),
+        (RELEASED, [0.9] * 20, 29.644570),
+        (PAPER, [0.1] * 5, 0.097086),
+        (RELEASED, [0.1] * 5, 0.066859),
+        (RELEASED, [0.21159] * 12, 0.330810),
+        # (0.2 * 0.9 * 0.8 * 0.7)^(1/3) * 0.880163
+        (PREDECESSOR, [0.9, 0.8, 0.7], 0.409622),
+        (UNSHAPED, [0.9] * 1000, 0.9),
+        (PAPER, [0.9] * 1000, 0.0),
+        (PREDECESSOR, [0.9] * 1000, 0.0),
+    ],
+)
+def test_golden_rewards(reward, scores, expected):
+    assert float(reward(*chain(*scores)).reward_B) == pytest.approx(expected, abs=5e-7)
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_a_chain_of_one_step_is_worth_0_or_is_valued_like_others_and_one_of_none_is_worth_0(shape):
+    score_BS, mask_BS = torch.full((2, 1), 0.5), torch.tensor([[1], [0]])
+    assert ChainReward(shape=shape)(score_BS, mask_BS).reward_B.tolist() == [0.0, 0.0]
+    kept = ChainReward(shape=shape, single_step="keep")(score_BS, mask_BS)
+    assert float(kept.reward_B[0]) > 0 and float(kept.reward_B[1]) == 0.0
+    if shape == "weibull":
+        assert float(kept.reward_B[0]) == pytest.approx(0.5 * 0.680871, abs=5e-7)
+
+
+# ---- length shaping -------------------------------------------------------------------------------------------------
+
+
+SIX = 5e-7
+# The paper's curve: k = 1.5, lambda = 8, C = 10.735.
+WEIBULL_VALUES = {1: 0.680871, 2: 0.888150, 3: 0.979688, 4: 0.999406, 5: 0.970858, 8: 0.740472, 12: 0.392644}
+# s, n: ff(s, n) of the released code, whose reward is s * ff.
+RELEASED_VALUES = [
+    (0.9, 2, 2.446454),
+    (0.9, 4, 6.650150),
+    (0.9, 5, 7.349521),
+    (0.9, 20, 32.938411),
+    (0.5, 4, 3.694528),
+    (0.5, 8, 4.209342),
+    (0.2, 8, 1.470084),
+    (0.19, 8, 0.941076),
+    (0.1, 5, 0.668593),
+    (0.88433, 8, 8.858422),
+    (0.21159, 12, 1.563450),
+]
+
+
+def one(value):
+    return torch.tensor([value], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_golden_weibull_to_six_digits_from_counts_of_any_dtype(dtype):
+    result = weibull(torch.tensor(list(WEIBULL_VALUES), dtype=dtype))
+    assert result.tolist() == pytest.approx(list(WEIBULL_VALUES.values()), abs=SIX)
+    assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_golden_mode_and_constant_of_the_weibull():
+    assert weibull_mode() == pytest.approx(3.8459989, abs=5e-8)
+    assert weibull_constant() == pytest.approx(10.7350476, abs=5e-8)
+    # The published constant is rounded, and the published values with it.
+    assert float(weibull(one(weibull_mode()))) == pytest.approx(0.9999956, abs=5e-8)
+    assert float(weibull(one(4.0), constant=None)) == pytest.approx(0.999411, abs=SIX)
+    assert float(weibull(one(4.0), shape=1.0, constant=8.0)) == pytest.approx(math.exp(-0.5))
+
+
+def test_golden_gaussian_of_the_predecessor():
+    golden = {2: 0.604927, 3: 0.880163, 4: 0.997356, 5: 0.880163, 6: 0.604927, 8: 0.134977, 10: 0.011080}
+    assert gaussian(torch.tensor(list(golden))).tolist() == pytest.approx(list(golden.values()), abs=SIX)
+    # The same area makes another peak; without one the peak is 1.
+    assert float(gaussian(one(4.0), std=1.0)) == pytest.approx(1.994711, abs=SIX)
+    assert float(gaussian(one(7.0), mean=7.0, std=3.0, area=None)) == 1.0
+
+
+@pytest.mark.parametrize(("score", "steps", "factor"), RELEASED_VALUES)
+def test_golden_values_of_the_released_code(score, steps, factor):
+    assert score * float(released(one(score), torch.tensor([steps]))) == pytest.approx(factor, abs=SIX)
+
+
+# ---- implicit step rewards on tokens --------------------------------------------------------------------------------
+
+
+SIGMOID = StepScore("sigmoid")
+
+
+def test_golden_scores_of_summed_rewards():
+    """sigmoid(1) = .731059, sigmoid(-2) = .119203, sigmoid(1 - 2) = .268941."""
+    sum_BS, mask_BS = torch.tensor([[1.0, -2.0, NAN]]), torch.tensor([[1, 1, 0]])
+    assert StepScore("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
+    assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx([0.731059, 0.119203, 0.0], abs=5e-7)
+    prefix = StepScore("prefix_sigmoid")(sum_BS, mask_BS)
+    assert prefix[0].tolist() == pytest.approx([0.731059, 0.268941, 0.0], abs=5e-7)
+    assert StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist() == SIGMOID(sum_BS, mask_BS)[0].tolist()
+
+
+@pytest.mark.parametrize("reward_position", REWARD_POSITIONS)
+@pytest.mark.parametrize("credit", CREDITS)
+@given(batch=batches(padding=True), seed=seeds)
+def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(reward_position, credit, batch, seed):
+    spans = random_spans(batch, seed)
+    shaping = ProcessShaping("step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position)
+    paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
+    where = {"last_token": last_token_mask(batch.mask_BT), "step_ends": end_mask(spans), "tokens": batch.mask_BT}
+    assert torch.equal(source_BT.bool(), where[reward_position].bool()) and not paid_BT[~source_BT.bool()].any()
+    for i in batch.rows:
+        ends = spans.end_BS[i, spans.mask_BS[i]].tolist()
+        tokens, scores, start = batch.tokens(i), [], 0
+        for end in ends:
+            inside = [t for t in tokens if start <= t <= end]
+            scores.append(1 / (1 + math.exp(-sum(float(batch.reward_BT[i, t]) for t in inside))))
+            start = end + 1
+        n = len(ends)
+        factor = 10.735 * 1.5 / 8 * math.sqrt(n / 8) * math.exp(-((n / 8) ** 1.5)) if n > 1 else 0.0
+        assert float(paid_BT[i].sum()) == pytest.approx(math.prod(scores) ** (1 / n) * factor, abs=1e-6)
+
+
+def test_shares_at_step_ends_are_equal_or_go_to_the_worst_step():
+    spans = step_spans(torch.tensor([[0, 1, 1, 0]]), torch.ones(1, 4))
+    reward_BT = torch.tensor([[0.5, 0.5, -2.0, 1.0]])
+    common = {"score": SIGMOID, "chain": ChainReward(), "reward_position": "step_ends"}
+    equal_BT, _ = ProcessShaping("step", **common)(reward_BT, torch.ones(1, 4), spans)
+    total = float(equal_BT.sum())
+    assert equal_BT[0].tolist() == pytest.approx([0.0, total / 3, total / 3, total / 3])
+    worst_BT, _ = ProcessShaping("step", credit="min_form", **common)(reward_BT, torch.ones(1, 4), spans)
+    # Scores sigmoid(1), sigmoid(-2), sigmoid(1).
+    weights = [math.exp(-10 * one) for one in (0.731059, 0.119203, 0.731059)]
+    assert worst_BT[0].tolist() == pytest.approx([0.0, *(total * w / sum(weights) for w in weights)], abs=1e-6)
+    with pytest.raises(ValueError, match="reward_position 'middle' is not one of last_token, step_ends, tokens"):
+        ProcessShaping("step", chain=ChainReward("mean"), reward_position="middle")(reward_BT, torch.ones(1, 4), spans)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_every_combination_is_finite_for_empty_single_and_long_responses(mode, shape):
+    mask_BT = torch.zeros(4, 800)
+    mask_BT[1, 0], mask_BT[2, :3], mask_BT[3] = 1, 1, 1
+    reward_BT = torch.where(mask_BT.bool(), 0.05 * torch.randn(4, 800, generator=torch.Generator().manual_seed(0)), NAN)
+    spans = step_spans(torch.ones(4, 800), mask_BT)
+    shaping = ProcessShaping("step", score=StepScore("prefix_sigmoid"), chain=ChainReward(mode, shape=shape))
+    paid_BT, _ = shaping(reward_BT, mask_BT, spans)
+    assert paid_BT.isfinite().all() and not paid_BT[:2].any() and float(paid_BT[2].sum()) > 0
+    value = shaping.chain_value(reward_BT, spans)
+    assert value.count_B.tolist() == [0, 1, 3, 800]
+    torch.testing.assert_close(value.reward_B, paid_BT.sum(-1))
+
+
+# ---- what has no value -----------------------------------------------------------------------------------------------
+
+TWO = torch.ones(1, 2)
+SCORES = torch.tensor([[0.5, -0.25]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ProcessShaping("word")(TWO, TWO), "granularity 'word' is not one of token, step"),
+        (lambda: ProcessShaping("step")(TWO, TWO), "needs the steps of the responses"),
+        # Even where its sigmoid is a number.
+        (
+            lambda: SIGMOID(torch.tensor([[1.0, math.inf]]), TWO),
+            "step 2 of row 0 has the score inf, which",
+        ),
+        (lambda: StepScore("tanh")(TWO, TWO), "step score 'tanh' is not one of none, sigmoid, prefix_sigmoid"),
+        *[
+            (lambda mode=mode: accumulate(TWO * NAN, TWO, mode), "step 1 of row 0 has the score nan, which")
+            for mode in MODES
+        ],
+        (lambda: accumulate(SCORES, TWO, "geometric"), "step 2 of row 0 has the score -0.25; geometric needs"),
+        (lambda: accumulate(SCORES, TWO, "median"), "mode 'median' is not one of mean, geometric, min"),
+        (lambda: accumulate(SCORES, TWO, "mean", -1.0), "first_weight=-1.0 must be a number above 0"),
+        (lambda: ChainReward(shape="cosine")(TWO, TWO), "shape 'cosine' is not one of none, weibull"),
+        (lambda: ChainReward(single_step="half")(TWO, TWO), "single_step 'half' is not one of zero, keep"),
+        (lambda: ChainReward("mean", power=2.0)(-TWO, TWO), "power=2 of a negative accumulated score, -1"),
+        (lambda: ChainReward("none", shape="released").length_factor(torch.tensor([3])), "'released' reads an accumu"),
+        (lambda: weibull(one(4.0), shape=1.0, constant=None), "shape=1.0 and scale=8.0 has no peak"),
+        (lambda: weibull(one(4.0), constant=0.0), "constant=0.0 of a Weibull must be above 0"),
+        (lambda: gaussian(one(4.0), std=0.0), "std=0.0"),
+        (lambda: released(torch.tensor([0.9]), torch.tensor([1000])), "1000 steps are above what torch.float32 holds"),
+        (lambda: released(one(math.nan), one(5.0)), "scores must be finite, got nan"),
+        *[
+            (lambda shape=shape: shape(one(0.5), one(math.nan)), "numbers of steps must be finite, got nan")
+            for shape in SHAPES.values()
+        ],
+    ],
+)
+def test_what_has_no_value_is_an_error(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PRM evaluation: metrics against trying all, step scores against plain loops, and the command."""
+
+import json
+import math
+import os
+from itertools import combinations
+from statistics import fmean
+
+import pytest
+import torch
+from benchmark_rows import SAMPLES
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_llama import byte_tokenizer, save_llama
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
+
+from eval.prm import main
+from eval.prm_data import Response, read_processbench, split_response
+from eval.prm_metrics import (
+    AGGREGATIONS,
+    best_of,
+    first_error,
+    fit_threshold,
+    interval_of,
+    mean_interval,
+    ordered_pairs,
+    pairwise_accuracy,
+    processbench_score,
+    resampled_f1,
+)
+from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
+from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
+from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
+
+# ---- metrics ----
+
+
+def test_a_step_is_wrong_strictly_below_the_threshold():
+    found = [first_error([0.9, 0.5, 0.2, 0.8], threshold) for threshold in (0.2, 0.5, 0.51)]
+    assert found == [-1, 2, 1]
+    assert first_error([], 0.5) == -1 and first_error(None, 0.5) is None
+
+
+def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
+    labels = [0, 1, 2, 3, -1, -1]
+    score = processbench_score([0, 1, 2, 0, -1, 3], labels)
+    assert score == {"error_accuracy": 0.75, "correct_accuracy": 0.5, "f1": pytest.approx(0.6)}
+    # To find an error elsewhere is no better than to find none; a response that could not be judged is wrong.
+    assert processbench_score([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
+    assert processbench_score([-1, -1], [-1, -1])["f1"] == 0.0, "a class without a response counts as 0"
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=5)), st.integers(-1, 4)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(ROWS)
+def test_the_fitted_threshold_is_the_best_there_is(rows):
+    rows = [(scores, min(label, len(scores) - 1) if scores else label) for scores, label in rows]
+    scores, labels = [row[0] for row in rows], [row[1] for row in rows]
+    values = sorted({value for own in scores for value in own or []})
+    if not values:
+        with pytest.raises(ValueError, match="no response has a step score"):
+            fit_threshold(scores, labels)
+        return
+    threshold, f1 = fit_threshold(scores, labels)
+    tried = [processbench_score([first_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
+    assert f1 == pytest.approx(max(tried))
+    assert processbench_score([first_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
+
+
+def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
+    assert fit_threshold([[0.8, 0.1], [0.9, 0.7]], [1, -1]) == (pytest.approx((0.1 + 0.7) / 2), 1.0)
+    low, high = [1.0], [math.nextafter(1.0, 2)]
+    threshold, f1 = fit_threshold([low, high], [0, -1])
+    assert f1 == 1.0 and first_error(low, threshold) == 0 and first_error(high, threshold) == -1
+
+
+def test_intervals():
+    labels, predictions = [0] * 50 + [-1] * 50, [0] * 40 + [-1] * 60
+    interval = interval_of(resampled_f1(predictions, labels, 500, 0))
+    assert interval["low"] < processbench_score(predictions, labels)["f1"] < interval["high"]
+    assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
+    mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
+    assert mean["value"] == 0.5 and mean["standard_error"] == pytest.approx(0.05, rel=0.1)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_pairwise_accuracy_is_that_of_training(problems):
+    counts = [ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems]
+    flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
+    score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
+    expected, found = pair_accuracy(score, label, group), pairwise_accuracy(counts, 10, 0)
+    assert (found is None) == (expected is None)
+    if found is not None:
+        assert found["value"] == pytest.approx(expected) and found["low"] <= found["high"]
+        assert found["pairs"] == sum(number for _, number in counts) > 0
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2).map(float), st.booleans()), min_size=1, max_size=7), st.data())
+def test_the_best_of_n_equals_the_average_over_all_subsets(pool, data):
+    draws = data.draw(st.integers(1, len(pool)))
+
+    def chosen(subset):
+        highest = max(score for score, _ in subset)
+        return fmean(correct for score, correct in subset if score == highest)
+
+    scores, correct = zip(*pool, strict=True)
+    assert best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, combinations(pool, draws))))
+
+
+@pytest.mark.parametrize(("split", "rows", "right"), [("gsm8k", 20, 10), ("omnimath", 10, 1)])
+def test_rows_of_processbench_have_their_labels_and_steps(split, rows, right):
+    items = read_processbench(str(SAMPLES / "processbench"), split, "", "\n\n")
+    assert len(items) == rows and sum(item.label == -1 for item in items) == right
+    for item in items:
+        starts = [0, *(end + 2 for end in item.response.char_ends[:-1])]
+        pieces = [item.response.text[a:b] for a, b in zip(starts, item.response.char_ends, strict=True)]
+        assert tuple(pieces) == item.response.steps
+
+
+# ---- step scores ----
+
+
+CPU = torch.device("cpu")
+STEPS = [["two é", "plus 🙂 two", "four"], ["x"], ["a longer first step", "b"], ["漢字", "c d"]]
+
+
+def response(steps, prompt="2+2?"):
+    text, ends = join_steps(steps)
+    return Response(prompt, text, ends, tuple(steps))
+
+
+RESPONSES = [response(steps) for steps in STEPS]
+
+
+@pytest.fixture(scope="module")
+def scorer(models):
+    model, reference = (LogProbModel(str(models[k]), CPU, torch.float32, 7, False) for k in ("prm", "reference"))
+    return ImplicitScorer(model, reference, TextEncoder(byte_tokenizer()), 200)
+
+
+def slow_step_sums(path, item):
+    """Sum of log-probabilities of the bytes of each step, and of what stands before it; the end belongs to the last."""
+    model = AutoModelForCausalLM.from_pretrained(path)
+    prompt = b"[user] 2+2?\n[assistant] "
+    tokenizer = byte_tokenizer()
+    ids = [*tokenizer(prompt.decode())["input_ids"], *tokenizer(item.text)["input_ids"], 1]
+    with torch.no_grad():
+        table = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    log_probs = [float(table[place - 1, ids[place]]) for place in range(len(prompt), len(ids))]
+    ends = [len(item.text[:end].encode()) for end in item.char_ends]
+    ends[-1] += 1
+    return [sum(log_probs[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def test_sums_of_steps_equal_a_plain_loop_whatever_the_batch(scorer, models):
+    rows = [scorer.tokens(item) for item in RESPONSES]
+    together = scorer.score(rows)
+    alone = [scorer.score([row])[0] for row in rows]
+    assert scorer.model.chunked and scorer.reference.chunked
+    for item, result, single in zip(RESPONSES, together, alone, strict=True):
+        own, other = slow_step_sums(models["prm"], item), slow_step_sums(models["reference"], item)
+        assert result["log_prob"] == pytest.approx(own, abs=1e-4)
+        assert result["log_ratio"] == pytest.approx([a - b for a, b in zip(own, other, strict=True)], abs=1e-4)
+        assert result["log_ratio"] == pytest.approx(single["log_ratio"], abs=1e-4)
+
+
+def test_kinds_of_step_scores():
+    result = {"log_ratio": [2.0, -3.0], "log_prob": [-1.0, -2.0]}
+    assert step_scores(result, "step", 0.5) == [1.0, -1.5]
+    assert step_scores(result, "prefix", 0.5) == [1.0, -0.5]
+    assert step_scores(result, "prefix", 1.0, with_reference=False) == [-1.0, -3.0]
+    assert step_scores({"probability": [0.3, 0.9]}, "", 7.0) == [0.3, 0.9]
+
+
+def test_models_that_change_their_logits_are_recognised(tmp_path):
+    path = str(tmp_path / "gemma")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    cap = {"final_logit_softcapping": 1.0, "initializer_range": 0.3}
+    config = Gemma2Config(vocab_size=len(byte_tokenizer()), max_position_embeddings=256, **sizes, **heads, **cap)
+    Gemma2ForCausalLM(config).save_pretrained(path)
+    model = LogProbModel(path, CPU, torch.float32, 7, False)
+    assert not model.chunked
+    ids = list(range(5, 25))
+    [found] = model.log_probs([TokenizedSteps(ids, 4, (19,))], 0)
+    with torch.no_grad():
+        table = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    expected = table.gather(-1, torch.tensor(ids[1:])[:, None])[3:, 0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("separator", ["\n", ""])
+@pytest.mark.parametrize("layout", ["plain", "chat"])
+def test_a_classifier_is_read_after_each_step(models, separator, layout):
+    options = {"layout": layout, "separator": separator, "max_length": 200}
+    scorer = ClassifierScorer(TokenClassifier(str(models["classifier"]), **options, device=CPU))
+    rows = [scorer.tokens(item) for item in RESPONSES]
+    model = AutoModelForTokenClassification.from_pretrained(models["classifier"])
+    tokenizer = byte_tokenizer()
+    prompt = "2+2?" if layout == "plain" else "[user] 2+2?\n[assistant] "
+    for item, result in zip(RESPONSES, scorer.score(rows), strict=True):
+        expected = []
+        for number in range(len(item.steps)):
+            text = prompt + "".join(step + separator for step in item.steps[: number + 1])
+            with torch.no_grad():
+                logits = model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, -1]
+            expected.append(float(logits.softmax(-1)[1]))
+        assert result["probability"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_steps_of_a_text_as_it_was_generated():
+    text = "First.\n\nSecond\nline.\n \nThird. \n"
+    steps, ends = split_response(text, r"\n\s*\n")
+    assert steps == ("First.", "Second\nline.", "Third.")
+    assert [text[:end].rsplit("\n\n")[-1] for end in ends][0] == "First." and text[: ends[-1]].endswith("Third.")
+    steps, ends = split_response("Step 1: a\nStep 2: b", r"\n(?=Step \d+:)")
+    assert steps == ("Step 1: a", "Step 2: b") and ends == (9, 19)
+    assert split_response("one", r"\n\n") == (("one",), (3,))
+
+
+# ---- the command ----
+
+
+@pytest.fixture(scope="module")
+def described(models, tmp_path_factory):
+    """A PRM that says how it was trained."""
+    folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
+    description = {
+        "beta": 0.25,
+        "reference": os.path.relpath(models["reference"], folder),
+        "step_prefix": "",
+        "step_separator": "\n",
+    }
+    (folder / "prime_ext_prm.json").write_text(json.dumps(description))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processbench")
+    for split, n in (("gsm8k", 12), ("math", 8)):
+        rows = [
+            {"id": f"{split}-{k}", "problem": f"{k}+1?", "steps": [f"{k}", f"{k + s}", "so"], "label": k % 4 - 1}
+            for s, k in enumerate(range(n))
+        ]
+        (folder / f"{split}.json").write_text(json.dumps(rows))
+    return folder
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def evaluated(out, task, model, *words):
+    """The results, and the lines of ``items.jsonl``."""
+    assert main([task, "--model", *map(str, [model, *words]), "--output", str(out)]) == 0
+    return results_of(out), [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+
+
+def test_processbench_with_the_protocols_threshold_and_the_oracles(models, described, bench, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["processbench", "--model", str(described), "--data", str(bench), "--output", str(out)]
+    words += ["--splits", "gsm8k,math"]
+    assert main(words) == 0
+    results = results_of(out)
+    protocol, oracle = results["protocol"], results["oracle"]
+    assert {own["threshold"] for own in protocol["splits"].values()} == {protocol["threshold"]}
+    assert oracle["splits"]["gsm8k"] == protocol["splits"]["gsm8k"]
+    assert oracle["splits"]["math"]["f1"] >= protocol["splits"]["math"]["f1"]
+    assert protocol["average_f1"] == pytest.approx(sum(own["f1"] for own in protocol["splits"].values()) / 2)
+    assert protocol["splits"]["gsm8k"]["responses"] == 12 and protocol["splits"]["gsm8k"]["erroneous"] == 9
+    settings = results["settings"]
+    assert settings["coefficient"] == 0.25 and settings["reference"] == str(models["reference"])
+    assert settings["step_prefix"] == "" and settings["step_separator"] == "\n"
+    assert set(results["versions"]) == {"prime-ext", "verl", "torch", "transformers"}
+    items = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
+    assert "Official protocol: one threshold, the best on gsm8k" in (out / "report.md").read_text()
+    # A second run scores nothing: the same lines, the same numbers.
+    scores = out / "scores.jsonl"
+    before = scores.read_bytes()
+    assert main(words) == 0 and scores.read_bytes() == before and results_of(out) == results
+    assert main([*words, "--step-score", "step"]) == 0 and scores.read_bytes() == before
+    # After a kill only the response of the unfinished line is scored again.
+    scores.write_bytes(before[:-20])
+    assert main(words) == 0
+    whole = before.rpartition(b"\n")[0].rpartition(b"\n")[0]
+    assert scores.read_bytes().startswith(whole) and scores.read_bytes().count(b"\n") == before.count(b"\n")
+    capsys.readouterr()
+    assert main([*words, "--reference", "none"]) == 2
+    assert "holds a run with reference" in capsys.readouterr().err
+
+
+def test_processbench_with_a_classifier(models, bench, tmp_path):
+    words = ["--scorer", "classifier", "--data", bench, "--splits", "gsm8k,math", "--limit", "6"]
+    results, _ = evaluated(tmp_path, "processbench", models["classifier"], *words)
+    assert results["protocol"]["splits"]["math"]["responses"] == 6
+    assert "random sample of 6 responses" in (tmp_path / "report.md").read_text()
+
+
+def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
+    words = ["--reference", "none", "--data", bench, "--splits", "gsm8k", "--max-length", "57"]
+    results, items = evaluated(tmp_path, "processbench", models["prm"], *words)
+    assert 0 < results["overlong"] < 12
+    assert sum(item["prediction"] is None for item in items) == results["overlong"]
+    assert "count as wrong" in (tmp_path / "report.md").read_text()
+
+
+def test_best_of_n(models, described, tmp_path):
+    candidates = tmp_path / "candidates.jsonl"
+    correctness = [int(k % 3 == 1) for k in range(5)]
+    for q in range(6):
+        texts = [f"say {k}\n\nso \\boxed{{{q + k % 3}}}" for k in range(5)]
+        row = {"id": f"q{q}", "prompt": f"{q}+1?", "completions": texts, "correctness": correctness}
+        with candidates.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    results, lines = evaluated(tmp_path / "out", "best-of-n", described, "--input", candidates)
+    table = results["best_of_n"]
+    assert results["n"] == [1, 2, 4] and results["problems"] == 6
+    for name, row in table.items():
+        assert row["1"]["value"] == pytest.approx(0.4), f"{name}: one candidate is chance"
+    # Two of five are right: 1 - C(3, 2) / C(5, 2), and four always hold a right one.
+    assert table["pass@N"]["2"]["value"] == pytest.approx(0.7) and table["pass@N"]["4"]["value"] == 1.0
+    names = {f"best, {how} of {kind}" for how in ("min", "sum", "last", "mean") for kind in ("step", "prefix")}
+    assert names | {"maj@N", "best, min of step, no reference"} <= set(table)
+    assert results["pairwise_accuracy"]["sum of step"]["pairs"] == 36
+    # The sum of the steps is the last prefix.
+    assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
+    assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
+    words = ["--scorer", "classifier", "--input", candidates]
+    results, lines = evaluated(tmp_path / "classifier", "best-of-n", models["classifier"], *words)
+    assert set(results["best_of_n"]) - {"pass@N", "maj@N"} == {f"best, {how}" for how in AGGREGATIONS}
+    for line in lines:
+        chances = line["steps"]["probability"]
+        expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
+        assert list(line["scores"].values()) == pytest.approx(expected)
+    assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
+    rows = [
+        {"problem": "1+1?", "responses": [r"\boxed{2}", [r"so \boxed{3}", "done"], r"\boxed{2.0}"], "gold": "2"},
+        {"problem": "1+2?", "responses": [r"\boxed{2}"], "gold": "3"},
+    ]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results, _ = evaluated(tmp_path / "out", "best-of-n", described, "--input", path)
+    assert results["pairwise_accuracy"]["min of step"]["pairs"] == 2
+
+
+BON = ["best-of-n", "--model", "{described}", "--input", "{input}"]
+BENCH = ["processbench", "--model", "{described}", "--data", "{bench}", "--splits", "gsm8k"]
+ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        ([*BENCH, "--model", "{prm}"], "", "give --reference MODEL, or --reference none"),
+        ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
+        ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
+        ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is no dtype of torch"),
+        ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
+        (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
+        (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
+        (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),
+        (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
+    ],
+)
+def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words, text, message):
+    source = tmp_path / "in.jsonl"
+    source.write_text(text)
+    names = {**models, "described": described, "bench": bench, "input": source}
+    assert main([word.format(**names) for word in words] + ["--output", str(tmp_path / "out")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and message in said[0]
+    assert not (tmp_path / "out" / "results.json").exists()

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PRM on the driver: its settings, its mini-batches, and what it remembers of earlier updates."""
+
+import random
+import shutil
+
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from tiny_llama import save_llama
+
+from prime_ext.config.settings import PRMSettings, ReplaySettings, SettingsError
+from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.prm.plan import plan_mini_batches
+from prime_ext.prm.replay import PRMReplay
+
+FUSED = "prm.model.use_fused_kernels=true"
+
+
+@pytest.mark.parametrize(("reference", "temperature"), [("policy", 0.6), ("kl", 0.6), ("frozen", 1.0), ("none", 1.0)])
+def test_both_sides_of_the_ratio_have_the_same_temperature(config, prm_settings, reference, temperature):
+    config = OmegaConf.merge(config, {"actor_rollout_ref": {"rollout": {"temperature": 0.6}}})
+    prm = ImplicitPRM(config, prm_settings(reference=reference))
+    assert prm.temperature == temperature == prm._update_options()["temperature"]
+
+
+def test_mini_batches_are_counted_in_prompts(config, prm_settings):
+    prm = ImplicitPRM(config, prm_settings(mini_batch_size=3))
+    assert prm.mini_batch_rows == 12
+    keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
+    plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1)
+    assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
+
+
+def worker_configs(tmp_path, name, overrides):
+    """What the workers of the PRM and of its reference are built from."""
+    save_llama(tmp_path)
+    own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
+    own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
+    with initialize_config_module("prime_ext.config", version_base=None):
+        config = compose(name, [*own, *overrides])
+    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
+    return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "tokens"),
+    [
+        ("prime_trainer", [FUSED], (4000, 16000)),
+        ("prime_trainer", ["prm.infer_max_token_len_per_gpu=9000"], (4000, 9000)),
+        ("prime_trainer", [FUSED, "prm.use_dynamic_bsz=false", "prm.micro_batch_size_per_gpu=2"], (4000, None)),
+        ("prime_trainer_cpu", [FUSED], (4000, 4000)),
+    ],
+)
+def test_the_prm_and_its_reference_have_the_same_budgets(tmp_path, name, overrides, tokens):
+    """Passes without gradients are packed into more tokens than a training pass has."""
+    for worker in worker_configs(tmp_path, name, overrides).values():
+        engine = worker.engine_config
+        assert (engine.max_token_len_per_gpu, engine.infer_max_token_len_per_gpu) == tokens
+
+
+def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_path):
+    overrides = ["prm.optim.lr=3e-5", "prm.checkpoint.load_contents=[model,optimizer]"]
+    prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
+    assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == ["model", "optimizer"]
+    assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
+
+
+REPLAY = {"batches": 2, "ratio": 1.0}
+BIAS = {"enable": True, "lr": 0.05, "init": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "prm.epochs=0"),
+        ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
+        ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
+        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start; .* enable, init, lr"),
+        ({"bias": BIAS, "loss": "dpo", "update_mode": "after"}, "prm.bias.enable=true .* prm.loss=dpo"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
+    with pytest.raises(SettingsError, match=f"^{message}[^\n]*$"):
+        prm_settings(**changes)
+
+
+# ---- mini-batches: the same for any number of ranks and any order of the rows ---------------------------------------
+
+
+@st.composite
+def planned_rows(draw):
+    """Rows of complete and incomplete groups, padded to whole mini-batches for 4 ranks."""
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    mini_batch_size = draw(st.sampled_from([4, 8, 12]))
+    keys = []
+    for prompt in range(draw(st.integers(1, 8))):
+        sessions = range(draw(st.integers(1, 4)))
+        keys += [f"{prompt:012d}_{session}_0" for session in sessions]
+    n_valid = len(keys)
+    extra = draw(st.integers(0, 1)) * mini_batch_size
+    keys += [f"pad{number}_0_0" for number in range(-n_valid % mini_batch_size + extra)]
+    padding = [key.startswith("pad") for key in keys]
+    lengths = [rng.randint(1, 400) for _ in keys]
+    return keys, padding, lengths, mini_batch_size
+
+
+def mini_batches(plan, keys, mini_batch_size, n_ranks):
+    """The keys of each mini-batch, from what every rank is handed; and how many tokens of it each rank gets."""
+    n_rows = len(keys)
+    share, step = n_rows // n_ranks, mini_batch_size // n_ranks
+    result = []
+    for number in range(n_rows // mini_batch_size):
+        rows = []
+        for rank in range(n_ranks):
+            start = rank * share + number * step
+            rows += plan.order[start : start + step]
+        result.append({keys[row] for row in rows})
+    return result
+
+
+@given(planned_rows(), st.one_of(st.just(0), st.integers(1, 40)), st.integers(0, 1000))
+def test_mini_batches_and_weights_are_the_same_for_any_ranks_and_any_row_order(data, n_old, seed):
+    """Valid rows and replayed ones are each spread evenly, weigh the same in their mini-batch, and padding nothing."""
+    keys, padding, lengths, size = data
+    count = len(keys) // size
+    whole = -(-(size + -(-n_old // count)) // 4) * 4
+    every = keys + [f"replay{row:06d}_0_0" for row in range(n_old)]
+    every += [f"padmore{row}_0_0" for row in range(count * whole - len(every))]
+    columns = (every, [key.startswith("pad") for key in every], [*lengths, *[7] * (len(every) - len(keys))])
+    found = []
+    for n_ranks in (1, 2, 4):
+        order = random.Random(seed + n_ranks).sample(range(len(every)), len(every))
+        shuffled = [[values[row] for row in order] for values in columns]
+        old = [key.startswith("replay") for key in shuffled[0]]
+        plan = plan_mini_batches(*shuffled, whole, n_ranks, old if n_old else None)
+        assert sorted(plan.order) == list(range(len(every)))
+        weight, number = (
+            dict(zip(shuffled[0], values.tolist(), strict=True)) for values in (plan.weight_B, plan.mini_batch_B)
+        )
+        found.append((mini_batches(plan, shuffled[0], whole, n_ranks), weight, number))
+    assert found[0] == found[1] == found[2]
+    batches, weight, number = found[0]
+    # The new rows are where they are without the others.
+    plain = mini_batches(plan_mini_batches(keys, padding, lengths, size, 1), keys, size, 1)
+    n_valid = len(keys) - sum(padding)
+    for at, (batch, alone) in enumerate(zip(batches, plain, strict=True)):
+        replayed = {key for key in batch if key.startswith("replay")}
+        new = {key for key in batch - replayed if not key.startswith("pad")}
+        assert new == {key for key in alone if not key.startswith("pad")}
+        assert abs(len(new) - n_valid / count) < 1 and abs(len(replayed) - n_old / count) < 1
+        for key in batch:
+            counts = key in new or key in replayed
+            assert number[key] == at and weight[key] == pytest.approx(1 / len(new | replayed) if counts else 0.0)
+
+
+@pytest.mark.parametrize("rows, size, ranks", [(6, 4, 1), (8, 4, 3)])
+def test_sizes_that_do_not_divide_are_refused(rows, size, ranks):
+    with pytest.raises(ValueError, match=f"{rows} rows do not divide into mini-batches of {size} over {ranks} ranks"):
+        plan_mini_batches([str(row) for row in range(rows)], [False] * rows, [1] * rows, size, ranks)
+
+
+# ---- replay: bounded, and the same after a resume -------------------------------------------------------------------
+
+
+def rollout(number):
+    """Its tokens, lengths and label follow from its number."""
+    prompt = torch.arange(2 + number % 3) + 100 * number
+    response = torch.arange(1 + number % 4) + 1000 * number
+    mask = torch.ones(len(response), dtype=torch.long)
+    mask[: number % 2] = 0
+    return {
+        "prompts": prompt,
+        "responses": response,
+        "position_ids": torch.arange(len(prompt) + len(response)),
+        "response_mask": mask,
+        "reference": -torch.rand(len(response), generator=torch.Generator().manual_seed(number)),
+        "label": torch.tensor(number % 5 / 4),
+    }
+
+
+def batch_of(numbers):
+    rows = [rollout(number) for number in numbers]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def numbers_of(drawn):
+    return [int(row["responses"][0]) // 1000 for row in drawn]
+
+
+def replay(folder, batches=3, ratio=1.0):
+    return PRMReplay(ReplaySettings(batches, ratio), folder / "prm_replay")
+
+
+def filled(folder, updates, **options):
+    """Four rollouts per update."""
+    found = replay(folder, **options)
+    for update in range(updates):
+        found.add(batch_of(range(4 * update, 4 * update + 4)))
+    return found
+
+
+def files(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_is_drawn_is_what_was_added(tmp_path):
+    drawn = filled(tmp_path, 1).draw(4)
+    assert sorted(numbers_of(drawn)) == [0, 1, 2, 3]
+    for number, row in zip(numbers_of(drawn), drawn, strict=True):
+        expected = rollout(number)
+        for name, value in expected.items():
+            assert torch.equal(row[name], value), name
+            assert row[name].dtype == value.dtype
+        assert torch.equal(row["input_ids"], torch.cat((expected["prompts"], expected["responses"])))
+
+
+def test_only_the_last_batches_are_remembered(tmp_path):
+    drawn = filled(tmp_path, 5).draw(100)
+    assert sorted(numbers_of(drawn)) == list(range(8, 20))
+    expected = [f"update_{number:09d}.safetensors" for number in (3, 4, 5)]
+    assert files(tmp_path) == expected
+
+
+def test_the_ratio_says_how_many_and_nothing_is_drawn_before_the_first_update(tmp_path):
+    assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
+    for ratio, new, drawn in ((1.0, 5, 5), (0.5, 5, 2), (1.0, 50, 12)):
+        found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
+        assert len(found) == len(set(found)) == drawn
+
+
+def test_a_resumed_run_draws_what_the_uninterrupted_one_draws(tmp_path):
+    alone = filled(tmp_path, 3)
+    checkpoint = tmp_path / "global_step_4" / "prm"
+    # The step is done and saved a second time.
+    alone.save(checkpoint)
+    alone.add(batch_of(range(12, 16)))
+    alone.save(checkpoint)
+    expected = []
+    for update in range(4, 8):
+        expected.append(numbers_of(alone.draw(4)))
+        alone.add(batch_of(range(4 * update, 4 * update + 4)))
+    resumed = replay(tmp_path)
+    resumed.load(checkpoint)
+    for update in range(4, 8):
+        assert numbers_of(resumed.draw(4)) == expected[update - 4]
+        resumed.add(batch_of(range(4 * update, 4 * update + 4)))
+    assert len(files(checkpoint)) == 3
+    # By chance some are drawn twice in a row, but no draw is another one's.
+    assert len({tuple(sorted(number - 4 * update for number in draw)) for update, draw in enumerate(expected)}) == 4
+
+
+def test_files_of_updates_after_the_checkpoint_are_removed_by_the_first_update(tmp_path):
+    alone = filled(tmp_path, 1)
+    alone.save(tmp_path / "checkpoint")
+    alone.add(batch_of([90]))
+    alone.add(batch_of([91]))
+    resumed = replay(tmp_path)
+    resumed.load(tmp_path / "checkpoint")
+    assert len(files(tmp_path / "prm_replay")) == 3, "a run that only looks changes nothing"
+    resumed.add(batch_of([80]))
+    assert sorted(numbers_of(resumed.draw(100))) == [0, 1, 2, 3, 80]
+    assert files(tmp_path / "prm_replay") == [f"update_{number:09d}.safetensors" for number in (1, 2)]
+    # A new run in the same folder.
+    fresh = replay(tmp_path)
+    fresh.add(batch_of([70]))
+    assert numbers_of(fresh.draw(100)) == [70] and len(files(tmp_path / "prm_replay")) == 1
+
+
+def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
+    filled(tmp_path, 2).save(tmp_path / "checkpoint")
+    resumed, again = replay(tmp_path), replay(tmp_path)
+    resumed.load(tmp_path / "checkpoint")
+    resumed.save(tmp_path / "next")
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert sorted(numbers_of(resumed.draw(100))) == list(range(8))
+    again.load(tmp_path / "next")
+    assert numbers_of(again.draw(5)) == numbers_of(resumed.draw(5))
+
+
+def test_a_checkpoint_without_replay_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
+        replay(tmp_path).load(tmp_path / "checkpoint" / "prm_replay")
