@@ -14,15 +14,21 @@ from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed
 _NUMBER = r"(?:option\s*)?[(\[]?\d{1,2}[)\]]?"
 # Letters without brackets are upper case in running text; "a" and "I" are words.
 _LETTER = r"(?:option\s*)?(?:\([a-j]\)|\[[a-j]\]|(?-i:[A-HJ])(?!['’]))"
-_ONE = re.compile(r"(?:option\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
+_ONE = re.compile(r"(?:(?:option|choice)\s*)?[(\[]?(?:(\d{1,2})|([a-jA-J]))[)\]]?", re.IGNORECASE)
 # Statements are short; what is captured is bounded, so that a long line of markers costs linear time.
 _HASHES = re.compile(r"####(?=([^\n]{0,200}))")
-_BOXED = re.compile(r"\\boxed[ \t]*\{([^{}\n]*)\}")
+_BOXED = re.compile(r"\\boxed[ \t]*\{((?:[^{}\n]|\{[^{}\n]{0,99}\}){0,200})\}")
 _STATED = re.compile(
-    r"\banswer(?:[ \t]+(?:is|must be|should be|would be)[ \t]*:?|[ \t]*:)(?=([^\n]{0,200}))", re.IGNORECASE
+    r"(?:<answer>|\b(?:answer|(?:correct|right) (?:option|choice))[\"*]*"
+    r"(?:[ \t]+(?:is|must be|should be|would be)(?:[ \t]+\w+ly)?[ \t]*(?::\s{0,9})?|[ \t]*:\s{0,9}))(?=([^\n]{0,200}))"
+    r"|\b(?=((?:option|choice)[ \t]+[(\[]?[a-j1-9][)\]]?)[ \t]+is[ \t]+(?:the[ \t]+)?(?:correct|right))",
+    re.IGNORECASE,
 )
+_FONT = re.compile(r"\\(?:text|math)[a-z]*\s*|\\[ ,;!]|[{}]")
+# An option with its text: "(C) 42", "C: 42".
+_WITH_TEXT = re.compile(r"(?:\([A-Ja-j]\)|[A-J][):])(?=\s)")
 # Where a statement ends: a full stop that is not a decimal point, the next marker, or its reason.
-_END = re.compile(r"\.(?!\d)|####|\\boxed|;|,?\s(?:because|since|as)\b", re.IGNORECASE)
+_END = re.compile(r"\.(?!\d)|####|\\boxed|;|<|,?\s(?:because|since|as)\b", re.IGNORECASE)
 _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 
 
@@ -86,7 +92,7 @@ class MultipleChoiceVerifier:
         """Return the option that a text states as its answer, or None; and where, or why not."""
         found: list[tuple[str, int]] = []
         for kind, pattern, every in (("####", _HASHES, True), ("boxed", _BOXED, True), ("stated", _STATED, False)):
-            statements = [match[1] for match in pattern.finditer(text)]
+            statements = [match[match.lastindex or 0] for match in pattern.finditer(text)]
             if not statements:
                 continue
             options = [self._only_option(statement) for statement in (statements if every else statements[-1:])]
@@ -96,10 +102,11 @@ class MultipleChoiceVerifier:
             assert number is not None
             found.append((kind, number))
         if not found:
-            return None, "no answer stated"
+            alone = re.fullmatch(r"\(?([A-J])\)?", text.strip(_WRAPPING + "\n")) if len(text) < 20 else None
+            return (self.option_of(alone[1]), "letter alone") if alone else (None, "no answer stated")
         tail = "\n".join(text.rstrip().splitlines()[-2:])
         last_words = {
-            self._only_option(match[1])
+            self._only_option(match[match.lastindex or 0])
             for pattern in (_HASHES, _BOXED, _STATED)
             for match in list(pattern.finditer(tail))[-1:]
         }
@@ -109,12 +116,16 @@ class MultipleChoiceVerifier:
 
     def _only_option(self, statement: str) -> int | None:
         """Return the option that a statement names, if it names exactly one."""
+        statement = _FONT.sub(" ", statement)
         end = _END.search(statement)
-        clause = statement[: end.start()] if end else statement
+        clause = (statement[: end.start()] if end else statement).lstrip(_WRAPPING)
+        if with_text := _WITH_TEXT.match(clause):
+            rest = self._mention.findall(clause, with_text.end())
+            return self.option_of(with_text[0]) if all(mention.isdigit() for mention in rest) else None
         whole = self.option_of(clause)
         if whole is not None:
             return whole
-        first = self._mention.match(clause.lstrip(_WRAPPING))
+        first = self._mention.match(clause)
         if first is None:
             return None
         mentioned = {self.option_of(match[0]) for match in self._mention.finditer(clause)} - {None}

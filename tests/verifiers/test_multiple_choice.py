@@ -27,6 +27,17 @@ STATED = [
     ("The answer is option 2 (B).", 2),
     ('The answer is "option 2".', 2),
     ("THE ANSWER IS OPTION 2", 2),
+    (r"\boxed{\textbf{(C)}\ 42}", 3),
+    (r"\boxed{C: an answer}", 3),
+    ("C.", 3),
+    ("(C)", 3),
+    ("The answer is:\n\nC", 3),
+    ("**Answer**: C", 3),
+    ("The correct option is C.", 3),
+    ("Therefore, option C is correct.", 3),
+    ("The answer is clearly C.", 3),
+    ('{"answer": "C"}', 3),
+    ("<answer> (C) </answer>", 3),
 ]
 
 NOT_STATED = [
@@ -42,6 +53,10 @@ NOT_STATED = [
     "The answer is",
     "The answer is not option 2",
     "The answer is 1.5",
+    r"\boxed{(A) or (B)}",
+    r"\boxed{(A) 7, (B) 8}",
+    "option A is not correct",
+    "<answer>A or B</answer>",
 ]
 
 

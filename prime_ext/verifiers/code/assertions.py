@@ -50,7 +50,7 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
 
 
 def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
-    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``entry_point``)."""
+    """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``test_setup_code``, ``entry_point``)."""
     tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):
         if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
@@ -58,8 +58,11 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     assert isinstance(tests, list)
     setup = "\n".join(imports)
     entry_point = test_cases.get("entry_point")
+    # It may use classes of the solution, so it runs in front of the first test.
+    if preparation := test_cases.get("test_setup_code") or "":
+        tests = [f"{preparation}\n{test}" if index == 0 else test for index, test in enumerate(tests)]
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
-    return AssertionProblem(setup, tuple(tests), names)
+    return AssertionProblem(setup, tuple(tests), names, preparations=(preparation, *[""] * len(tests[1:])))
 
 
 def _from_script(test: str) -> AssertionProblem:

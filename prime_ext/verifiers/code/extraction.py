@@ -1,41 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program in a response: its last complete Python fence."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 
 _LANGUAGES = ("python", "python3", "py", "")
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)")
+_FENCE_AFTER_TEXT = re.compile(r"[^`\n]{1,200}?()(`{3,})[ \t]*(python3?|py)[ \t]*", re.IGNORECASE)
+# python, {.python}, python:solution.py, python title="x"
+_LANGUAGE = re.compile(r"[{.\s]*([\w+#-]*)(?![^\s}:])")
 MAX_PROGRAM_CHARACTERS = 200_000
 
 
 def extract_program(response: str) -> str | None:
     """Return the program in a response, None without one, in linear time.
 
-    A fence opens on a line of three or more backticks, alone or followed by ``python``, ``python3`` or ``py``, and
-    closes on a line of at least as many backticks and nothing else. The last complete fence counts, since trying all
-    would reward guessing; those with a name of Python go before unnamed ones, and other languages are passed over.
+    A fence opens on a line of three or more backticks or tildes, alone or followed by a language (``python``,
+    ``python3`` or ``py``) with attributes or a file name. It closes on a line that begins with as many, unless a
+    language follows: that is a new fence, and the old one was left open. The last complete fence counts, since trying
+    all would reward guessing; those with a name of Python go before unnamed ones, and other languages are passed over.
+    The indentation of the opening line is removed from the program.
     """
     named: str | None = None
     unnamed: str | None = None
-    opened: tuple[int, str] | None = None
+    opened: re.Match[str] | None = None
     lines: list[str] = []
-    for line in response.splitlines():
-        ticks, info = _fence(line)
-        if opened is None:
-            if ticks:
-                opened, lines = (ticks, info), []
-        elif ticks >= opened[0] and not info:
-            language = opened[1].lower()
+    for line in response.replace("\r\n", "\n").split("\n"):
+        fence = _FENCE.fullmatch(line)
+        language = _language(fence)
+        if opened is None or (fence and language and fence.group(2).startswith(opened.group(2))):
+            opened, lines = fence or (None if opened else _FENCE_AFTER_TEXT.fullmatch(line)), []
+        elif fence and fence.group(2).startswith(opened.group(2)):
+            language = _language(opened)
             if language in _LANGUAGES:
                 found = "\n".join(lines) + "\n"
                 named, unnamed = (found, unnamed) if language else (named, found)
             opened = None
         else:
-            lines.append(line)
+            lines.append(line.removeprefix(opened.group(1)))
     program = named if named is not None else unnamed
     if program is None or not program.strip() or len(program) > MAX_PROGRAM_CHARACTERS:
         return None
     return program
+
+
+def _language(fence: re.Match[str] | None) -> str | None:
+    """Return the language that a fence names, "" without one, None if the words are not a language."""
+    language = _LANGUAGE.match(fence.group(3)) if fence else None
+    words = fence is not None and len(fence.group(3).split()) > 1
+    if language is None or (words and language.group(1).lower() not in _LANGUAGES):
+        return None
+    return language.group(1).lower()
 
 
 def as_methods(program: str, entry_points: Sequence[str]) -> str:
@@ -43,13 +59,3 @@ def as_methods(program: str, entry_points: Sequence[str]) -> str:
     if tuple(entry_points) != ("Solution",) or "class Solution" in program:
         return program
     return "class Solution:\n" + textwrap.indent(program, "    ")
-
-
-def _fence(line: str) -> tuple[int, str]:
-    """Return the number of backticks of a fence line and the word behind them, (0, "") for any other line."""
-    text = line.strip()
-    ticks = len(text) - len(text.lstrip("`"))
-    info = text[ticks:].strip()
-    if ticks < 3 or "`" in info:
-        return 0, ""
-    return ticks, info

@@ -5,8 +5,9 @@ import math
 import re
 from typing import Any
 
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?\Z")
+# Leading zeros mean something: 0101 is not 101.
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)\Z")
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?\Z")
 # Reading decimal digits takes quadratic time.
 _MOST_DIGITS = 400
 # A much longer output than the expected one is wrong.

@@ -142,6 +142,8 @@ class CodeVerifier:
             if left <= 0:
                 return results + [_USED_UP] * (len(problem.tests) - len(results))
             limits = replace(self.limits, seconds=min(self.limits.seconds, left))
+            if problem.function is None and len(expected) > limits.output_bytes // 2:
+                limits = replace(limits, output_bytes=2 * len(expected.encode("utf-8", "surrogatepass")))
             if problem.function is None:
                 execution = yield "program", {"program": program}, given.encode("utf-8", "surrogatepass"), limits
             else:

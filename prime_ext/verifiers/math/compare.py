@@ -6,10 +6,21 @@ The rules: docs/reference/verifier_rules.md.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from prime_ext.verifiers.math.numbers import PlainNumber
-from prime_ext.verifiers.math.structure import NAME, VARIABLE, Equation, Group, Leaf, Node, Words, read_answer
+from prime_ext.verifiers.math.structure import (
+    NAME,
+    VARIABLE,
+    Equation,
+    Group,
+    Leaf,
+    Node,
+    Words,
+    named_values,
+    read_answer,
+)
 
 # True or False is certain, None is undecided. The gold answer comes first.
 LeafComparison = Callable[[Node, Node], bool | None]
@@ -21,26 +32,35 @@ _NO_VARIABLE = re.compile(
     r"|[a-z]?_\{[^{}]*\}|\\(?:text|vec|overline|hat|bar)\{[^{}]*\}|(?<![\\a-zA-Z])[a-zA-Z]\([^()]*\)|\\[a-zA-Z]+"
     r"|max|min|[ei](?![a-z])"
 )
-_NO_LETTERS = re.compile(r"\\(?:text|overline|vec|angle|triangle)(?![a-zA-Z])|[^a-zA-Z0-9\\']")
+_DECORATION = re.compile(r"\\(?:text|overline|angle|triangle)(?![a-zA-Z])|[{}|_$\s]")
+_ARITHMETIC = re.compile(r"[a-zA-Z0-9+\-^*/().{}|\\' _]+")
+_CONSTANT_LETTER = re.compile(r"(?<![\\a-zA-Z])[ei](?![a-zA-Z])|\\pi")
+# Operators that do not commute, of which algebra knows nothing: such texts are the same or different.
+_SYMBOLS = re.compile(
+    r"\\(?:(?:not)?(?:sub|sup)set(?:n?eq)?q?|prec|succ|preceq|succeq|ll|gg|forall|exists|neg|lnot|vee|wedge|otimes|not|in|notin|ni"
+    r"|(?<!\{[a-zA-Z]\\)rightarrow|Rightarrow|[lL]eftarrow|[lL]eftrightarrow|iff|implies|perp|parallel)(?![a-zA-Z])"
+    r"|(?<![{a-zA-Z\\])[A-Z]\\(?:cap|setminus)(?![a-zA-Z])|\^\{(?:T|\\top)\}"
+)
+_CAPITALS = re.compile(r"[A-Z]{2,}")
+_INDEX = re.compile(r"_\{\d+\}")
+_CLOCK = re.compile(r"\d{1,2}:\d\d")
 _BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{(\d+)\}")
 _KNOWN_UNITS = (
     "mm millimeter millimetre,cm centimeter centimetre,m meter metre,km kilometer kilometre,in inch inche,ft foot feet,"
-    "yd yard,mile mi",
-    "mg milligram,g gram gm,kg kilogram,lb pound,oz ounce,ton",
-    "sec second s,min minute,hour hr h,day,week,month,year",
-    "cent,dollar usd,euro",
-    "degree deg degreesC degreesF,radian rad",
+    "yd yard,mile mi,mg milligram,g gram gm,kg kilogram,lb pound,oz ounce,ton,sec second s,min minute,hour hr h,day,"
+    "week,month,year,cent,dollar usd,euro,pence penny,degree deg,radian rad,l liter litre,ml milliliter millilitre,"
+    "gallon gal,quart,pint,hz hertz,khz kilohertz,mhz megahertz,ghz gigahertz,increase rise,decrease drop,profit gain,"
+    "loss,am,pm,ad ce,bc bce,c celsius,f fahrenheit,k kelvin,n north,e east,w west,south,newton,joule j,watt,volt v"
 )
-_UNIT_KIND = {
-    name: (kind, group.split()[0])
-    for kind, groups in enumerate(_KNOWN_UNITS)
-    for group in groups.split(",")
-    for name in group.split()
-}
+_UNIT_NAMES = {name: group.split()[0] for group in _KNOWN_UNITS.split(",") for name in group.split()}
+# Words that say more about a unit. Often only one side has them.
+_UNIT_REMARKS = frozenset("am pm ad bc c f n south e w".split())
+_UNIT_WORD = re.compile(r"\s*(/|per\s)?\s*([a-z]+)")
 
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
+    gold, answer = _without_indices(gold), _without_indices(answer)
     wanted, given = _assignments(gold), _assignments(answer)
     if wanted and given:
         same = wanted.keys() == given.keys()
@@ -63,16 +83,31 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
         return _compare_groups(gold, answer, leaf)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return _compare_leaves(gold, answer, leaf)
+    if isinstance(answer, Group) and answer.kind == "list" and not answer.name and not isinstance(gold, Group):
+        # The same value in several forms, "1/2 or 50%".
+        found = [compare(gold, item, leaf) for item in answer.items] if len(set(answer.items)) > 1 else [False]
+        found += [compare(answer.items[0], item, leaf) for item in answer.items[1:] if False not in found]
+        return False if False in found else None if None in found else True
+    if isinstance(answer, Group) and answer.kind == "congruence":
+        return compare(gold, answer.items[0], leaf)
     # An inequality or a set, as in x \\ne 0 and \\mathbb{R}\\setminus\\{0\\}, against another one.
     group = next((node for node in (gold, answer) if isinstance(node, Group)), None)
     if group is answer and group.kind == "ratio" and len(group.items) == 2 and _number(gold):
         return leaf(gold, answer)
+    if any(isinstance(node, Leaf) and _SYMBOLS.search(node.text) for node in (gold, answer)):
+        return False
     several = group is not None and group.kind in ("list", "ratio", "matrix")
     return False if several or _number(gold) or _number(answer) else leaf(gold, answer)
 
 
 def undecided(gold: Node, answer: Node) -> None:
     """The leaf comparison that leaves everything to algebra."""
+
+
+def _without_indices(node: Node) -> Node:
+    """``x_1=2,x_2=9`` as the list ``2,9``: roots are in no order."""
+    values = named_values(node)
+    return Group("list", tuple(values.values())) if len({_INDEX.sub("", name) for name in values}) == 1 else node
 
 
 def _names(text: str) -> bool:
@@ -82,18 +117,12 @@ def _names(text: str) -> bool:
 
 def _assignments(node: Node) -> dict[str, Node] | None:
     """The values of ``a=2,b=9`` or ``(a,b)=(2,9)`` by name; not of ``x_1=2,x_2=9``, which are in no order."""
+    values, members = named_values(node), len(node.items) if isinstance(node, Group) else 0
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
-        pairs = list(zip(node.sides[0][1:-1].split(","), node.value.items, strict=False))
-        whole = node.value.items
-    elif isinstance(node, Group):
-        pairs = [
-            (item.sides[0], item.value) for item in node.items if isinstance(item, Equation) and len(item.sides) == 2
-        ]
-        whole = node.items
-    else:
-        return None
-    different = {re.sub(r"_\{\d+\}", "", name) for name, _ in pairs if NAME.fullmatch(name)}
-    return dict(pairs) if 1 < len(different) == len(pairs) == len(whole) else None
+        values = dict(zip(node.sides[0][1:-1].split(","), node.value.items, strict=False))
+        members = len(node.value.items)
+    different = {_INDEX.sub("", name) for name in values if NAME.fullmatch(name)}
+    return values if 1 < len(different) == len(values) == members else None
 
 
 def _number(node: Node) -> PlainNumber | None:
@@ -109,13 +138,15 @@ def _contradictory(equation: Equation) -> bool:
 def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -> bool | None:
     if gold.sides == answer.sides:
         return True
-    if not _FREE_LETTER.search("".join(gold.sides)):
-        return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
     first, other = gold.sides[0], answer.sides[0]
+    if not _FREE_LETTER.search("".join(gold.sides)) and not _CONSTANT_LETTER.search(first + other):
+        return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
     if _names(first) and _names(other):
-        if _NO_LETTERS.sub("", first) == _NO_LETTERS.sub("", other):
+        if _DECORATION.sub("", first) == _DECORATION.sub("", other):
             return compare(gold.value, answer.value, leaf)
-        if all(isinstance(value, Group) or _number(value) for value in (gold.value, answer.value)):
+        arithmetic = _ARITHMETIC.fullmatch(first + other) and re.search(r"[+-]|\\[a-z]+\(", first + other)
+        values = all(isinstance(value, Group) or _number(value) for value in (gold.value, answer.value))
+        if values and not arithmetic:
             return False
     return leaf(gold, answer)
 
@@ -125,6 +156,14 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
         return False
     if gold.text == answer.text:
         return True
+    bare = re.sub(r"\\text|[{}\s]", "", gold.unit or "")
+    if bare and not answer.unit and answer.text.endswith(bare):
+        # A unit in letters that a bare answer writes like variables, "5 m/s".
+        return compare(replace(gold, unit=None), read_answer(answer.text.removesuffix(bare)), leaf)
+    if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
+        return False
+    if _SYMBOLS.search(gold.text + answer.text) or all(map(_CAPITALS.fullmatch, (gold.text, answer.text))):
+        return False
     if gold.number and answer.number:
         # Percent signs are often left out.
         scale = Fraction(100) ** (gold.percent - answer.percent)
@@ -139,23 +178,32 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
-    """Whether two units of one word are of one kind and differ, or are powers that differ."""
-    kinds, powers = [], []
+    """Whether both units are known and differ, in a word or in a power."""
+    if not ((gold or "") + (answer or "")).isascii():
+        return bool(gold and answer and gold != answer)
+    sides = []
     for unit in (gold, answer):
-        words = re.findall(r"[a-zA-Z]+", (unit or "").replace("\\text", "").replace("\\cdot", ""))
-        if len(words) != 1:
+        text = re.sub(r"mph", "miles per hour", re.sub(r"km?ph|kmh", "km per hour", (unit or "").lower()))
+        text = re.sub(r"\\text|\\cdot|[{}.]|\b(?:square|sq|cubic|cu)\b", " ", re.sub(r"([ap])\.\s?m\.?", r"\1m", text))
+        text = re.sub(r"(?<=degrees)\W+s\b", " south", text)
+        words = [(per != "", _UNIT_NAMES.get(word, word.removesuffix("s"))) for per, word in _UNIT_WORD.findall(text)]
+        known = {(below, _UNIT_NAMES.get(word)) for below, word in words}
+        if not known or (False, None) in known or (True, None) in known:
             return False
-        word = words[0].lower()
-        kinds.append(_UNIT_KIND.get(word) or _UNIT_KIND.get(word.removesuffix("s")) or (-1, word))
-        powers.append(re.findall(r"\^\{(-?\d)\}", unit or ""))
-    if kinds[0] == kinds[1]:
-        return bool(powers[0] and powers[1] and powers[0] != powers[1])
-    return kinds[0][0] == kinds[1][0] >= 0
+        remarks = {name for _, name in known if name in _UNIT_REMARKS}
+        sides.append(({one for one in known if one[1] not in remarks}, remarks, re.findall(r"\^ *(-?\d)", text)))
+    return any(left and right and left != right for left, right in zip(*sides, strict=True))
 
 
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     kinds = {gold.kind, answer.kind}
-    if kinds in ({"ratio"}, {"matrix"}):
+    if kinds == {"list"} and (labels := _labels(gold)) and labels.keys() == (others := _labels(answer)).keys():
+        return _in_order(list(labels.values()), [others[label] for label in labels], leaf)
+    union = gold if gold.kind == "union" else answer
+    points = [item for item in (*gold.items, *answer.items) if isinstance(item, Group) and item.kind == "tuple"]
+    if kinds in ({"union", "list"}, {"union", "set"}) and union.name == "or" and len(points) == len(gold.items) * 2:
+        return _in_order(gold.items, answer.items, leaf, any_order=True)
+    if kinds in ({"ratio"}, {"matrix"}, {"congruence"}):
         return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
     if kinds <= {"list", "set"}:
         members = [_distinct(group.items) if "set" in kinds else group.items for group in (gold, answer)]
@@ -181,7 +229,14 @@ def _vector(group: Group) -> bool:
     """Whether the members are in an order and the brackets do not say anything else."""
     if group.kind == "matrix":
         return group.columns in (1, len(group.items))
-    return group.kind == "list" or len(group.items) > 2 or (group.left, group.right) == ("(", ")")
+    groups = all(isinstance(item, Group) for item in group.items)
+    return group.kind == "list" or groups or len(group.items) > 2 or (group.left, group.right) == ("(", ")")
+
+
+def _labels(group: Group) -> dict[str, Node]:
+    """The members of a list by their units, ``3 nickels, 4 dimes``; empty if they do not tell them apart."""
+    units = [item.unit.lower() if isinstance(item, Leaf) and item.unit else "" for item in group.items]
+    return dict(zip(units, group.items, strict=True)) if len(set(units)) == len(units) and "" not in units else {}
 
 
 def _distinct(items: Sequence[Node]) -> Sequence[Node]:

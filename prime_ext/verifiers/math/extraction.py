@@ -13,8 +13,9 @@ from prime_ext.verifiers.math.normalize import normalize
 
 MAX_BOXES = 10
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
-_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s{0,9}\{")
+_TOKEN = re.compile(r"(\\(?:boxed|fbox|framebox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
+_BARE_BOX = re.compile(r"\\boxed[ \t]{0,9}(-?\d+(?:[.,]\d+)*(?:/\d+)?)")
 _SENTENCE_END = re.compile(r"[.!?][\s*$)\]]*\s(?=[\s\S])|\n")
 _FILLER = re.compile(
     r"\s+|\\[()\[\],;:! ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
@@ -25,9 +26,11 @@ _CONCLUSION = re.compile(
     r"\b(?:so|thus|hence|therefore|final|finally|gives|giving|implies|means)\b|\\(?:implies|Rightarrow|therefore)",
     re.IGNORECASE,
 )
-_HASHES = re.compile(r"(?<=####)[^\n]{1,400}")
+_HASHES = re.compile(r"#{4,}([^\n]{1,400})(?:(?=\n\s{0,9}([^\n]{1,400})))?")
+_LABEL = re.compile(r"\A[\s*]*(?:the\s)?(?:final\s)?answer\s*(?:is\b|[:=])?", re.IGNORECASE)
+_WORD = re.compile(r"[a-zA-Z]{2,}")
 _ANSWER_IS = re.compile(r"\banswer(?:[ \t]{1,9}\w{1,20}){0,6}?[ \t]{0,9}(?:\bis\b|\bare\b|:|=)", re.IGNORECASE)
-_STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)")
+_STATEMENT_END = re.compile(r"[.!?](?:[\s*]|$)|,? (?:which|because|since|so|where|as)\b| \((?=[a-zA-Z]{2,} )")
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?%?|-?\.\d+")
 
 
@@ -90,7 +93,8 @@ def _boxed(text: str) -> Extraction | None:
     opening = _BOX.search(text)
     boxes = _boxes(text, opening.start()) if opening is not None else []
     if not boxes:
-        return None
+        return _last(_BARE_BOX, "last box, without braces")(text)
+    boxes = [box for box in boxes if text[box[1] : box[2]].strip("\\ \t\n")] or boxes[-1:]
     first = len(boxes) - 1
     while first > 0 and _same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
         first -= 1
@@ -109,7 +113,7 @@ def _boxed(text: str) -> Extraction | None:
 def _last(pattern: re.Pattern[str], rule: str) -> _Finder:
     def find(text: str) -> Extraction | None:
         matches = deque(pattern.finditer(text), maxlen=1)
-        answer = matches[0].group().strip() if matches else ""
+        answer = matches[0].group(matches[0].re.groups).strip() if matches else ""
         return Extraction(answer, rule) if answer else None
 
     return find
@@ -119,12 +123,20 @@ def _answer_is(text: str) -> Extraction | None:
     matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
     if not matches:
         return None
-    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t:*").partition("\n")[0]
+    line = text[matches[0].end() : matches[0].end() + 400].lstrip(" \t\n:*").partition("\n")[0]
     answer = _STATEMENT_END.split(line, maxsplit=1)[0].strip(" \t*:")
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 
-_hashes = _last(_HASHES, "last #### line")
+def _hashes(text: str) -> Extraction | None:
+    """Headings do not count, except "Final answer" with the answer on the next line."""
+    answer = ""
+    for match in _HASHES.finditer(text):
+        line = _LABEL.sub("", match.group(1)).strip(" \t\r*:#") or (match.group(2) or "").strip(" \t\r*")
+        answer = answer if _WORD.match(line) else line or answer
+    return Extraction(answer, "last #### line") if answer else None
+
+
 STYLES: dict[str, tuple[_Finder, ...]] = {
     "boxed": (_boxed,),
     "gsm8k": (_hashes, _boxed, _answer_is),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from prime_ext.verifiers.math.normalize import braced, normalize, uniform
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
 
-_OPERATION = re.compile(r"[+*/^!|=<>&-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
+_OPERATION = re.compile(r"[+*/^!|=<>&:-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
 _FRACTION = re.compile(r"(\d+)/(\d+)")
 _IGNORED = re.compile(r"\\?[{}()\[\]$]|\\(?:frac|text|pmod)?")
 _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])")
@@ -19,9 +19,9 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<
 
 def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
     """Return the expression that restates the problem, None without one. The answer is right, so not too complex."""
-    wanted = {text for gold in golds for text in _expressions(read_answer(normalize(gold)))}
+    wanted = {text for gold in golds for text in _texts(gold)}
     asked = _bare(prompt)
-    for text in _expressions(read_answer(normalize(answer))):
+    for text in _texts(answer):
         bare = _bare(text)
         fraction = _FRACTION.fullmatch(bare.lstrip("-"))
         if text in wanted or not _OPERATION.search(bare.lstrip("-")):
@@ -31,6 +31,13 @@ def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
         if re.search(rf"(?<![\d.])(?<![a-zA-Z](?=[a-zA-Z])){re.escape(bare)}(?!\d|\.\d|(?<=[a-zA-Z])[a-zA-Z])", asked):
             return text
     return None
+
+
+def _texts(answer: str) -> Iterator[str]:
+    text = normalize(answer)
+    if ":" in text:
+        yield text
+    yield from _expressions(read_answer(text))
 
 
 def _expressions(node: Node) -> Iterator[str]:
@@ -47,5 +54,6 @@ def _expressions(node: Node) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    text = braced(uniform(" ".join(text.split()))).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    text = re.sub(r"_\{?(\w)\}? ?(?=\d)", r"_{\1} ", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", " ".join(text.split())))
+    text = braced(uniform(text)).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
     return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))

@@ -12,14 +12,37 @@ from itertools import accumulate
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
-_OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1}
+_OPEN = {"(": 1, "[": 1, "{": 1, "\\{": 1, "\\begin": 1, ")": -1, "]": -1, "}": -1, "\\}": -1, "\\end": -1}
+_OR = frozenset(["\\lor", "\\vee"])
 _RELATIONS = frozenset(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx"])
 _CONSTANTS = frozenset(["\\pi", "\\infty", "e", "\\emptyset"])
 _ORDER = {"<": ("<", False), "\\le": ("<", True), ">": (">", False), "\\ge": (">", True)}
-_MATRIX = re.compile(
-    r"\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{(?:[pbB]?matrix|smallmatrix|array)\}",
-    re.DOTALL,
+_MATRIX = re.compile(r"(?s)\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}")
+_SYSTEM = "cases|aligned|align|gathered|gather|split|equation|array"
+_ROWS = re.compile(rf"(?s)(?:\\\{{)?\\begin\{{({_SYSTEM})\}}(?:\{{[clr|]*\}})?(.*)\\end\{{\1\}}")
+_SCALED = re.compile(r"(?s)((?:(?!\\begin).)+?)(?:\\cdot)?(\\begin.*)")
+_CONDITION = re.compile(r"\A(?:,|\\text\{\s*(?:,?\s*(?:if|for|when|where|as))?\s*\})*|,\Z")
+_REALS = re.compile(r"(?i)\\text\{(?:the )?(?:set of )?(?:all )?reals?(?: numbers?)?\.?\}|\\mathbb\{R\}")
+_EMPTY = re.compile(r"\\\{\\\}|\\emptyset|\\text\{(?:the )?(?:empty set|no (?:real )?solutions?)\.?\}", re.I)
+_ALL_BUT = re.compile(r"\\text\{all reals?(?: numbers?)? (?:except|but|other than)(?: for)?\}(?:[a-z]=)?(?=.)", re.I)
+_FORMULA = re.compile(r"(?:[a-zA-Z() ]|\\(?:neg|lnot|vee|wedge)(?![a-zA-Z]))+")
+_PARTS = re.compile(r"[,;]?\(([a-z])\)")
+_CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?:\\text\{\s*([ap])\.?\s?m\.?\s*\})?", re.I)
+_MONTHS = "(?:Jan|Febr)uary|March|April|May|June|July|August|(?:Septem|Octo|Novem|Decem)ber"
+_MONTH = re.compile(rf"(?<![a-zA-Z])(?:{_MONTHS})(?![a-zA-Z])")
+_LABEL_WORDS = (
+    "so|hence|thus|therefore|the|an?|there|are|is|points?|interval|line|curve|circle|center|centre|vertex|focus|equation"
+    "|value|we|get|have|about|approximately|exactly"
 )
+_LABEL = re.compile(
+    rf"(?i)\A\\text\{{(?:(?:(?:{_LABEL_WORDS})(?:,? |,?(?=\}})))+\}}(?=.)"
+    r"|all reals?(?: numbers?)?\}(?=[a-z](?:[<>]|\\[nlg]e(?![a-z]))))"
+)
+_POINT = re.compile(r"\A[A-Z](?:_\{\w+\}|')*(?=\(.*,.*\)\Z)")
+_TRANSPOSED = re.compile(r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\^\{(?:T|\\top|\\text\{T\})\}")
+_COMPONENT = re.compile(r"([+-]?)((?:[^+\-(]|\([^()]*\))*?)(?:\\cdot)?\\vec\{([ijk])\}")
+_CONGRUENCE = re.compile(r"(?:.+?\\equiv ?)?(.+?)\\pmod\{(\w+)\}")
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _ONLY_TEXT = re.compile(r"(?:\\text\{[^{}]*\})+")
 _UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+\Z")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
@@ -53,7 +76,7 @@ class Words:
 @dataclass(frozen=True)
 class Group:
     """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``,
-    ``matrix``.
+    ``matrix``, ``congruence`` (a residue and its modulus).
 
     ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` and
     ``relation`` are the variable and the whole of an inequality.
@@ -115,15 +138,64 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 def read_answer(text: str) -> Node:
     """Read a normalised answer. Its nesting must be within the limits of complexity, for this is recursive."""
     text = _strip(text)
-    for separators in (frozenset(";"), frozenset([",", "\\lor"])):
-        parts, found = split(text, separators)
+    if _MONTH.search(text):
+        return Words(" ".join(re.findall(r"[a-z]+|[0-9]+", text.replace("\\text", "").lower())))
+    if rows := _ROWS.fullmatch(text):
+        if (rows.group(1) == "cases" or text.startswith("\\{")) and (pieces := _read_pieces(rows.group(2))):
+            return pieces
+        if rows.group(1) != "array" or text.startswith("\\{"):
+            return read_answer(",".join(row.strip(" ,.;") for row in rows.group(2).replace("&", "").split("\\\\")))
+    if text.startswith("(a)") and "(b)" in text:
+        text = _PARTS.sub(r",\1=", text)
+    if _FORMULA.fullmatch(text) and re.search(r"\\(?:vee|wedge)", text):
+        return Leaf(text)
+    for separators in (frozenset([";", "\\\\"]), _OR, frozenset([",", "\\wedge"])):
+        parts, _ = split(text, separators)
         parts = [part for part in parts if part]
         if len(parts) > 1:
-            items = _flat(read_answer(part) for part in parts)
-            union = set(found) == {"\\lor"} and all(isinstance(item, Group) and item.left for item in items)
-            return Group("union" if union else "list", items)
+            items = _flat(_solution(read_answer(part)) for part in parts)
+            if separators == _OR and all(isinstance(item, Group) and item.left for item in items):
+                return Group("union", items, name="or")
+            return (separators != _OR and _intersection(items)) or Group("list", items)
         text = parts[0] if parts else ""
     return _read_one(text)
+
+
+def _read_pieces(content: str) -> Group | None:
+    """Read the values and conditions of a function that is defined by cases."""
+    rows = [split(row, frozenset("&"))[0] for row in content.strip("\\ ").split("\\\\")]
+    if any(len(row) != 2 or row[1][:1] in "=<>" for row in rows):
+        return None
+    cells = [_CONDITION.sub("", _CONDITION.sub("", cell.rstrip(".;"))) for row in rows for cell in row]
+    return Group("matrix", tuple(map(read_answer, cells)), columns=2)
+
+
+def named_values(node: "Node") -> "dict[str, Node]":
+    """Return the values of a list of equations ``x=1,y=2`` by name; nothing if it is another list."""
+    if not (isinstance(node, Group) and node.kind == "list"):
+        return {}
+    values = {item.sides[0]: item.value for item in node.items if isinstance(item, Equation) and len(item.sides) == 2}
+    return values if len(values) == len(node.items) and all(map(NAME.fullmatch, values)) else {}
+
+
+def _solution(node: "Node") -> "Node":
+    """``x=1,y=2`` as one of several solutions: the pair of its values, in the order of the names."""
+    values = named_values(node)
+    return Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
+
+
+def _intersection(items: Iterable["Node"]) -> "Node | None":
+    """``x>1,x\\le3`` is an interval, and ``x\\in\\mathbb{R},x\\ne2`` is its second part."""
+    parts = [item for item in items if item != REALS]
+    if len(parts) == 1 and isinstance(parts[0], Relation | Group):
+        return parts[0]
+    bounds = [part for part in parts if isinstance(part, Group) and part.kind == "interval"]
+    if len(bounds) != len(parts) or len(bounds) != 2 or bounds[0].name != bounds[1].name:
+        return None
+    low, high = bounds if bounds[0].items[1] == _INFINITY else bounds[::-1]
+    if low.items[1] != _INFINITY or high.items[0] != Leaf("-\\infty"):
+        return None
+    return Group("interval", (low.items[0], high.items[1]), low.left, high.right, name=low.name)
 
 
 def _strip(text: str) -> str:
@@ -140,10 +212,18 @@ def _flat(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(flat)
 
 
+_INFINITY = Leaf("\\infty")
+REALS = Group("tuple", (Leaf("-\\infty"), _INFINITY), "(", ")")
+
+
 def _read_one(text: str) -> Node:
-    if text in ("\\mathbb{R}", "\\text{all real numbers}", "\\text{all reals}"):
-        return Group("tuple", (Leaf("-\\infty"), Leaf("\\infty")), "(", ")")
-    if text in ("\\{\\}", "\\emptyset", "\\text{empty set}"):
+    if _REALS.fullmatch(text):
+        return REALS
+    if (rest := _ALL_BUT.sub("x\\\\ne ", text, count=1)) != text:
+        return read_answer(rest)
+    text = _LABEL.sub("", text)
+    text = transposed.group(1) if (transposed := _TRANSPOSED.fullmatch(text)) else text
+    if _EMPTY.fullmatch(text):
         return Leaf("\\emptyset")
     if _ONLY_TEXT.fullmatch(text):
         parts = [part for part in _TEXT_LIST.split("".join(_TEXT.findall(text))) if part.strip(" ()")]
@@ -154,17 +234,35 @@ def _read_one(text: str) -> Node:
     parts, found = split(text, frozenset(["\\cup"]))
     if found:
         return Group("union", tuple(read_answer(part) for part in parts))
+    parts, found = split(text, frozenset(["\\cap"]))
+    if found and (common := _intersection(tuple(read_answer(part) for part in parts))):
+        return common
+    if congruence := _CONGRUENCE.fullmatch(text):
+        residue, modulus = congruence.groups()
+        if modulus.isdigit() and int(modulus) and re.fullmatch(r"-?\d{1,40}", residue):
+            residue = str(int(residue) % int(modulus))
+        return Group("congruence", (read_answer(residue), _leaf(modulus)))
     parts, found = split(text, _RELATIONS)
     if found:
         return _read_relation(text, parts, found)
-    matrix = _MATRIX.fullmatch(text)
-    if matrix is not None and "\\begin" not in matrix.group(1):
-        return _read_matrix(text, matrix.group(1))
+    scaled = _SCALED.fullmatch(text)
+    matrix = _MATRIX.fullmatch(scaled.group(2) if scaled else text)
+    if matrix is not None and "\\begin" not in matrix.group(2):
+        return _read_matrix(text, matrix.group(2), scaled.group(1) if scaled else "")
+    if (components := list(_COMPONENT.finditer(text))) and "".join(part.group() for part in components) == text:
+        sizes = {name: sign.strip("+") + (size or "1") for sign, size, name in (part.groups() for part in components)}
+        names = "ijk" if "k" in sizes else "ij"
+        return Group("tuple", tuple(read_answer(sizes.get(name, "0")) for name in names), "(", ")")
+    if (clock := _CLOCK.fullmatch(text)) and (clock.group(2) or clock.group(3)):
+        hour, minute, half = clock.groups()
+        number = read_number(f"{hour}/{minute}" if minute and not half else hour)
+        return Leaf(f"{int(hour)}:{minute or '00'}", number, unit=half and rf"\text{{{half}m}}")
     if (bracketed := _read_brackets(text)) is not None:
         return bracketed
     signs = text.count("\\pm")
     if 0 < signs <= 2 and "\\mp" not in text:
-        return Group("list", _flat(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-"))
+        both = _flat(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-")
+        return Group("list", both, name="\\pm")
     parts, found = split(text, frozenset(":"))
     if found and all(parts) and "\\text" not in text:
         return _read_ratio([_leaf(part) for part in parts])
@@ -182,7 +280,7 @@ def _read_ratio(terms: list[Leaf]) -> Node:
 
 
 def _read_brackets(text: str) -> Node | None:
-    left, inside, right = _unwrap(text)
+    left, inside, right = _unwrap(_POINT.sub("", text))
     if left + right not in ("()", "(]", "[)", "[]", "\\{\\}"):
         return None
     kind = "set" if left == "\\{" else "tuple"
@@ -190,10 +288,14 @@ def _read_brackets(text: str) -> Node | None:
         # Set-builder notation: the set is what its only condition says.
         (name, *_), (bar, *_) = conditions
         condition = read_answer(inside[len(name) + len(bar) :])
+        name = name.removesuffix("\\in\\mathbb{R}")
         return condition if NAME.fullmatch(name) and isinstance(condition, Group | Relation) else None
     parts, _ = split(inside, frozenset([",", ";"]))
     if len(parts) > 1:
         items = [read_answer(part) for part in parts]
+        rows = [item.items for item in items if isinstance(item, Group) and item.left + item.right == "[]"]
+        if left == "[" and len(rows) == len(items) and len({len(row) for row in rows}) == 1:
+            return Group("matrix", tuple(cell for row in rows for cell in row), columns=len(rows[0]))
         return Group(kind, _flat(items) if kind == "set" else tuple(items), left, right) if all(parts) else None
     if left + right in ("(]", "[)") or not inside:
         return None
@@ -203,13 +305,14 @@ def _read_brackets(text: str) -> Node | None:
     return inner
 
 
-def _read_matrix(text: str, content: str) -> Node:
+def _read_matrix(text: str, content: str, factor: str = "") -> Node:
     rows = [split(row, frozenset("&"))[0] for row in split(content, frozenset(["\\\\"]))[0]]
     if rows and rows[-1] == [""]:
         rows.pop()
     if not rows or len({len(row) for row in rows}) != 1 or not all(all(row) for row in rows):
         return Leaf(text)
-    return Group("matrix", tuple(read_answer(cell) for row in rows for cell in row), columns=len(rows[0]))
+    cells = [f"({factor})\\cdot({cell})" if factor else cell for row in rows for cell in row]
+    return Group("matrix", tuple(map(read_answer, cells)), columns=len(rows[0])) if cells[1:] else read_answer(cells[0])
 
 
 def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
@@ -218,8 +321,13 @@ def _read_relation(text: str, sides: list[str], operators: list[str]) -> Node:
         if cut:
             return _read_relation(text, sides[: cut + 1], operators[:cut])
         return read_answer(sides[1] if not sides[0] or NAME.fullmatch(sides[0]) else sides[0])
-    if operators == ["\\in"] or (operators == ["="] and not sides[0]):
+    if operators == ["="] and not sides[0]:
         return read_answer(sides[1])
+    if "\\in" in operators:
+        element = operators == ["\\in"] and (not sides[0] or NAME.fullmatch(sides[0]) and sides[0] not in _CONSTANTS)
+        return read_answer(sides[1]) if element else Leaf(text)
+    if operators == ["\\ne"] and sides[1].count("\\pm") == 1:
+        return Group("list", tuple(_read_one(text.replace("\\pm", sign)) for sign in ("", "-")))
     if set(operators) == {"="}:
         return Equation(tuple(sides), read_answer(sides[-1])) if all(sides) else Leaf(text)
     relation = Relation(tuple(sides), tuple(operators))
@@ -251,14 +359,22 @@ def _leaf(text: str) -> Leaf:
     text = _strip(_QUALIFIER.sub("", text, count=1)).removeprefix("+")
     angle = text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)
     found = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
-    unit = None
+    unit, scale = None, 1
     if found and not text[: found.start()].isalpha():
         words = re.findall(r"[a-z]+", " ".join(_TEXT.findall(found.group())).lower())
         if len(words) <= 5 and not _NOT_UNITS & set(words):
             unit, text = found.group(), text[: found.start()]
+            if words[:1] == ["factorial"]:
+                text, unit = f"({text})!", None
+            while words and words[0] in _SCALES:
+                scale *= _SCALES[words.pop(0)]
+                unit = rf"\text{{{' '.join(words)}}}"
     percent = text.endswith("%")
     text = _strip(text.removesuffix("%"))
     left, inside, right = _unwrap(text)
     if left + right == "()" and (unit or percent):
         text = inside
-    return Leaf(text, read_number(text), percent, unit)
+    number = read_number(text)
+    if scale > 1:
+        text, number = f"({text})\\cdot{scale}", PlainNumber(number.value * scale) if number else None
+    return Leaf(text, number, percent, unit)

@@ -41,6 +41,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _PRODUCT = re.compile(r"(?<=[\d)])(?=\()|(?<=\))(?=\d)|(?<![a-zA-Z\\].)(?<=[a-eij-oq-zA-EI-OR-Z])(?=\()")
 _MIXED = re.compile(r"(?<=\d)\\frac\{(\d+)\}\{(\d+)\}")
+# The value of a function, not a product.
+_CALL = re.compile(r"(?<![a-zA-Z\\])([a-df-hj-zA-Z])\((-?\d+|[a-zA-Z])\)")
 _LETTER_TEXT = re.compile(r"\\text\{\s*([a-zA-Z])\s*\}")
 _NAME = re.compile(
     r"(?:\\(?:text|vec|hat|bar|dot|ddot|tilde|overline|widehat|widetilde|mathcal|mathscr|mathfrak)\s*"
@@ -62,10 +64,15 @@ class Unparsable(Exception):
     """An expression that the grammar does not accept."""
 
 
+class _NotOneExpression(Unparsable):
+    """A tuple or the like, which only another group can equal."""
+
+
 def _latex(text: str) -> str:
     """What the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
     if "\\text{degrees}" in text:
         text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
+    text = _CALL.sub(r"\\text{\1 at \2}", text)
     text = _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, _LETTER_TEXT.sub(r"\1", text)))
     return _NAME.sub(_named, text.replace("\\bmod", "\\mod "))
 
@@ -173,7 +180,10 @@ def leaf(gold: Node, answer: Node) -> bool:
     Raises:
         Unparsable: the gold answer is not understood: nobody can be judged by it.
     """
-    wanted, links = _parse_node(gold)
+    try:
+        wanted, links = _parse_node(gold)
+    except _NotOneExpression:
+        return False
     try:
         given, other_links = _parse_node(answer)
     except Unparsable:
@@ -214,13 +224,13 @@ def to_latex(node: Node) -> str:
     if isinstance(node, Leaf):
         return node.text
     if not isinstance(node, Group) or node.kind not in ("union", "tuple", "interval", "set", "ratio"):
-        raise Unparsable(f"no expression: {type(node).__name__}")
+        raise _NotOneExpression(f"no expression: {type(node).__name__}")
     items = [to_latex(item) for item in node.items]
     if node.kind == "union":
         # The braces that single members lost come back.
         return r"\cup".join(item if _SET.search(item) else rf"\{{{item}\}}" for item in items)
     if len(items) != 2 and node.kind != "set":
-        raise Unparsable("more than two members")
+        raise _NotOneExpression("more than two members")
     if node.kind == "ratio":
         return rf"\frac{{{items[0]}}}{{{items[1]}}}"
     return node.left + ",".join(items) + node.right
@@ -277,14 +287,40 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
     return left is not None and right is not None and _close(left, right, AGREEMENT + digits)
 
 
+def _with_real_roots(side: Any) -> Any:
+    """Odd roots of real numbers are real."""
+    odd = [power for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 and power.exp.q > 1]
+    return side.subs({power: sympy.sign(power.base) ** power.exp.p * abs(power.base) ** power.exp for power in odd})
+
+
+def _radicands(side: Any) -> list[Any]:
+    """The expressions that must not be negative: below even roots and in logarithms."""
+    roots = [power.base for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 == 0]
+    return [part for part in roots + [log.args[0] for log in side.atoms(sympy.log)] if part.free_symbols]
+
+
+def _defined(radicands: list[Any], point: dict[sympy.Symbol, sympy.Expr]) -> bool:
+    values = [_value(part, point) for part in radicands]
+    return all(value is not None and value[1] == 0 and value[0] >= 0 for value in values)
+
+
 def _expressions_equal(wanted: Any, given: Any) -> bool:
     scalars = [isinstance(side, sympy.Expr) and not isinstance(side, sympy.MatrixExpr) for side in (wanted, given)]
     if all(scalars):
         points = _points(wanted, given)
+        if all(symbol.name != "i" for symbol in wanted.free_symbols | given.free_symbols):
+            wanted, given = _with_real_roots(wanted), _with_real_roots(given)
+            if any(radicands := [_radicands(side) for side in (wanted, given)]):
+                # Roots and logarithms are those of real numbers.
+                points += [{symbol: abs(value) for symbol, value in point.items()} for point in points]
+                defined = [[_defined(parts, point) for parts in radicands] for point in points]
+                if len(points[0]) == 1 and any(one != other for one, other in defined):
+                    return False
+                points = [point for point, sides in zip(points, defined, strict=True) if all(sides)]
         equal = [_equal_at(wanted, given, point) for point in points]
         if False in equal:
             return False
-        if equal.count(True) >= min(3, len(points)):
+        if points and equal.count(True) >= min(3, len(points)):
             return True
     elif any(scalars) or not (_solvable(wanted) and _solvable(given)):
         return False

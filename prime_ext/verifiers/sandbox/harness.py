@@ -102,6 +102,8 @@ def _join_threads() -> None:
 def _run_as_script(action: Callable[[], object]) -> None:
     """Run the action as Python runs a script: wait for threads, run exit functions, print errors."""
     code = 0
+    # The limit of time bounds the conversion of long numbers.
+    sys.set_int_max_str_digits(0)
     try:
         action()
         _join_threads()

@@ -16,7 +16,18 @@ from prime_ext.verifiers.code import extract_program
         ("Text.\n```py\nx = 1\n\nprint(x)\n```\nMore text.", "x = 1\n\nprint(x)\n"),
         ("```Python3\nprint(1)\n```", "print(1)\n"),
         ("```\nprint(1)\n```", "print(1)\n"),
-        ("  ```python\n  print(1)\n  ```", "  print(1)\n"),
+        ("  ```python\n  print(1)\n  ```", "print(1)\n"),
+        ("~~~python\nprint(1)\n~~~", "print(1)\n"),
+        ("```{.python}\nprint(1)\n```", "print(1)\n"),
+        ("```python:main.py\nprint(1)\n```", "print(1)\n"),
+        ('```py title="main.py"\nprint(1)\n```', "print(1)\n"),
+        ("Solution: ```python\nprint(1)\n``` It prints 1.", "print(1)\n"),
+        ("```python\nprint(1)\n```<|im_end|>", "print(1)\n"),
+        ("```python\ns = '\x1c \x0c \u2028'\n```", "s = '\x1c \x0c \u2028'\n"),
+        ("```python\r\nprint(1)\r\n```\r\n", "print(1)\n"),
+        # A fence that was left open.
+        ("<think>\n```python\nprint(0)\n</think>\n```python\nprint(1)\n```", "print(1)\n"),
+        ("```bash\nls\n```python\nprint(1)\n```", "print(1)\n"),
         ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
         # The last complete one, and one with a name before one without.
         ("```python\nfirst\n```\ntext\n```python\nsecond\n```\n```python\ncut off", "second\n"),
@@ -34,8 +45,7 @@ def test_the_last_complete_fence_is_the_program(response, program):
     assert extract_program(response) == program
 
 
-LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-PROGRAMS = st.text(alphabet=st.characters(exclude_characters="`" + LINE_ENDS, exclude_categories=("Cs",)))
+PROGRAMS = st.text(alphabet=st.characters(exclude_characters="`~\r", exclude_categories=("Cs",)))
 
 
 @given(st.lists(PROGRAMS, min_size=1, max_size=4))

@@ -32,7 +32,9 @@ JSON = st.recursive(
         ("yes", "YES", False),
         # Integers are exact, however they are written.
         ("2.0", "2", True),
-        ("+007", "7", True),
+        ("+7", "7", True),
+        ("0101", "101", False),
+        ("101", "0101", False),
         ("-0.0", "0", True),
         ("2.000001", "2", False),
         ("1000001", "1000000", False),
