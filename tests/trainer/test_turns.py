@@ -28,7 +28,7 @@ from prime_ext.config.reward_settings import (
 )
 from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
 from prime_ext.trainer.reward_sources import advantages, build_sources
-from recipes.quickstart.tokenizer import build_tokenizer
+from recipes.quickstart.model import build_tokenizer
 
 GRANULARITIES, PROCESS_ESTIMATORS = get_args(Granularity), get_args(ProcessEstimator)
 TURN_ESTIMATORS = get_args(TurnEstimator)
