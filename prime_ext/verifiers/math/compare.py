@@ -18,8 +18,8 @@ from prime_ext.verifiers.math.structure import (
     Leaf,
     Node,
     Words,
-    named_values,
     read_answer,
+    read_names,
 )
 
 # True or False is certain, None is undecided. The gold answer comes first.
@@ -106,7 +106,7 @@ def undecided(gold: Node, answer: Node) -> None:
 
 def _without_indices(node: Node) -> Node:
     """``x_1=2,x_2=9`` as the list ``2,9``: roots are in no order."""
-    values = named_values(node)
+    values = read_names(node)
     return Group("list", tuple(values.values())) if len({_INDEX.sub("", name) for name in values}) == 1 else node
 
 
@@ -117,7 +117,7 @@ def _names(text: str) -> bool:
 
 def _assignments(node: Node) -> dict[str, Node] | None:
     """The values of ``a=2,b=9`` or ``(a,b)=(2,9)`` by name; not of ``x_1=2,x_2=9``, which are in no order."""
-    values, members = named_values(node), len(node.items) if isinstance(node, Group) else 0
+    values, members = read_names(node), len(node.items) if isinstance(node, Group) else 0
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
         values = dict(zip(node.sides[0][1:-1].split(","), node.value.items, strict=False))
         members = len(node.value.items)

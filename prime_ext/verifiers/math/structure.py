@@ -170,7 +170,7 @@ def _read_pieces(content: str) -> Group | None:
     return Group("matrix", tuple(map(read_answer, cells)), columns=2)
 
 
-def named_values(node: "Node") -> "dict[str, Node]":
+def read_names(node: "Node") -> "dict[str, Node]":
     """Return the values of a list of equations ``x=1,y=2`` by name; nothing if it is another list."""
     if not (isinstance(node, Group) and node.kind == "list"):
         return {}
@@ -180,7 +180,7 @@ def named_values(node: "Node") -> "dict[str, Node]":
 
 def _solution(node: "Node") -> "Node":
     """``x=1,y=2`` as one of several solutions: the pair of its values, in the order of the names."""
-    values = named_values(node)
+    values = read_names(node)
     return Group("tuple", tuple(values[name] for name in sorted(values)), "(", ")") if values else node
 
 

@@ -64,10 +64,6 @@ class Unparsable(Exception):
     """An expression that the grammar does not accept."""
 
 
-class _NotOneExpression(Unparsable):
-    """A tuple or the like, which only another group can equal."""
-
-
 def _latex(text: str) -> str:
     """What the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
     if "\\text{degrees}" in text:
@@ -182,7 +178,10 @@ def leaf(gold: Node, answer: Node) -> bool:
     """
     try:
         wanted, links = _parse_node(gold)
-    except _NotOneExpression:
+    except Unparsable:
+        if isinstance(gold, Leaf):
+            raise
+        # A tuple, or an equation of a quantity that algebra does not know: the prediction is of another kind.
         return False
     try:
         given, other_links = _parse_node(answer)
@@ -224,13 +223,13 @@ def to_latex(node: Node) -> str:
     if isinstance(node, Leaf):
         return node.text
     if not isinstance(node, Group) or node.kind not in ("union", "tuple", "interval", "set", "ratio"):
-        raise _NotOneExpression(f"no expression: {type(node).__name__}")
+        raise Unparsable(f"no expression: {type(node).__name__}")
     items = [to_latex(item) for item in node.items]
     if node.kind == "union":
         # The braces that single members lost come back.
         return r"\cup".join(item if _SET.search(item) else rf"\{{{item}\}}" for item in items)
     if len(items) != 2 and node.kind != "set":
-        raise _NotOneExpression("more than two members")
+        raise Unparsable("more than two members")
     if node.kind == "ratio":
         return rf"\frac{{{items[0]}}}{{{items[1]}}}"
     return node.left + ",".join(items) + node.right
