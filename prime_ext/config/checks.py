@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a section of the configuration becomes settings, checked by pydantic. Nothing here imports verl or torch."""
+"""Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl or torch."""
 
 import functools
 import json

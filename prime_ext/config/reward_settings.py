@@ -28,7 +28,7 @@ SHAPES_OF_THE_SCORE = ("released",)
 
 @dataclass(frozen=True, config=STRICT)
 class AccumulationSettings:
-    """How the scores of steps become one score (``accumulation``)."""
+    """Settings of the accumulation of step scores into one score (``accumulation``)."""
 
     mode: Accumulation
     first_weight: Positive
@@ -65,7 +65,7 @@ class ShapingSettings:
 
     @property
     def parameters(self) -> dict[str, float | None]:
-        """Those of the shape in use."""
+        """Return the keyword arguments of the selected shape."""
         return asdict(getattr(self, self.name)) if self.name in ("weibull", "gaussian") else {}
 
 

@@ -156,10 +156,11 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
         return False
     if gold.text == answer.text:
         return True
-    bare = re.sub(r"\\text|[{}\s]", "", gold.unit or "")
-    if bare and not answer.unit and answer.text.endswith(bare):
+    if gold.unit and not answer.unit:
         # A unit in letters that a bare answer writes like variables, "5 m/s".
-        return compare(replace(gold, unit=None), read_answer(answer.text.removesuffix(bare)), leaf)
+        bare = re.sub(r"\\text|[{}\s]", "", gold.unit)
+        if bare and answer.text.endswith(bare):
+            return compare(replace(gold, unit=None), read_answer(answer.text.removesuffix(bare)), leaf)
     if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
         return False
     if _SYMBOLS.search(gold.text + answer.text) or all(map(_CAPITALS.fullmatch, (gold.text, answer.text))):
@@ -179,11 +180,13 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
     """Whether both units are known and differ, in a word or in a power."""
-    if not ((gold or "") + (answer or "")).isascii():
-        return bool(gold and answer and gold != answer)
+    if not (gold and answer):
+        return False
+    if not (gold + answer).isascii():
+        return gold != answer
     sides = []
     for unit in (gold, answer):
-        text = re.sub(r"mph", "miles per hour", re.sub(r"km?ph|kmh", "km per hour", (unit or "").lower()))
+        text = re.sub(r"mph", "miles per hour", re.sub(r"km?ph|kmh", "km per hour", unit.lower()))
         text = re.sub(r"\\text|\\cdot|[{}.]|\b(?:square|sq|cubic|cu)\b", " ", re.sub(r"([ap])\.\s?m\.?", r"\1m", text))
         text = re.sub(r"(?<=degrees)\W+s\b", " south", text)
         words = [(per != "", _UNIT_NAMES.get(word, word.removesuffix("s"))) for per, word in _UNIT_WORD.findall(text)]
