@@ -5,6 +5,7 @@
 
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
            against plain transformers, memory held and at the peak beside the plan's, save and load
+noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by tokens of a pass
 budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
            of the device's peak they reach
 
@@ -53,6 +54,8 @@ MIB = 2**20
 LORA_RANK = 16
 # Stretches the logits of random weights to the range of trained ones: the highest are near 20.
 LOGIT_SCALE = 8.0
+# Memory that a worker holds between passes.
+IDLE = ("idle", "idle_after_save", "idle_after_load")
 
 
 @dataclass(frozen=True)
@@ -196,13 +199,15 @@ def measure_engines(sizes: Sizes, folder: Path) -> dict[str, Any]:
         allocated, pinned = memory()
         with built(path, learning_rate=1e-4, **options) as prm:
             row |= measure_engine(prm, rollouts, expected, sizes, folder / "saved", label)
-            row["idle"], row["pinned"] = row["idle"] - allocated, row["pinned"] - pinned
+            row |= {name: row[name] - allocated for name in IDLE}
+            row["pinned"] -= pinned
         row["left_behind"] = memory()[0] - allocated
         found[label] = row
         print(f"    {label}: { ({key: round(value, 4) for key, value in row.items()}) }", flush=True)
         if CUDA and offload:
             few = 0.02 * max(row["update_peak"], 1)
-            condition(row["idle"] < few, f"{label}: nearly nothing stays on the device")
+            for name in IDLE:
+                condition(row[name] < few, f"{label}: nearly nothing stays on the device ({name})")
     return found
 
 
@@ -224,9 +229,11 @@ def measure_engine(
     row["idle"], row["pinned"] = memory()
     trained = values(score(prm, rollouts, **options))
     _, row["save_seconds"], _ = timed(lambda: prm.save_checkpoint(str(saved)))
+    row["idle_after_save"] = memory()[0]
     update()
     moved = values(score(prm, rollouts, **options))
     _, row["load_seconds"], _ = timed(lambda: prm.load_checkpoint(str(saved)))
+    row["idle_after_load"] = memory()[0]
     restored = values(score(prm, rollouts, **options))
     bound = 0.05 if CUDA else 1e-4
     condition(row["error_packed"] < bound, f"{label}: packed scores agree with plain fp32")
@@ -234,6 +241,37 @@ def measure_engine(
     condition(not torch.equal(moved, trained), f"{label}: an update moves the PRM")
     condition(torch.equal(restored, trained), f"{label}: a restored PRM scores the same")
     return row
+
+
+def measure_noise(sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """Differences between passes with the same weights: per token, and summed over a response."""
+    path = save_qwen(folder / "noise", sizes.model)
+    rollouts = sample_rollouts(path, sizes)
+    expected = plain_scores(path, rollouts)
+    free()
+    lengths = [len(response) for response in rollouts.responses]
+    few, many = sizes.budgets
+    scores: dict[str, torch.Tensor] = {"plain float32": expected}
+    with built(path) as prm:
+        for fused, tokens in product((False, True), sizes.budgets):
+            with engines.chunked(prm) if fused else nullcontext():
+                kind = f"{'chunked' if fused else 'plain'}, {tokens} tokens"
+                scores[kind] = values(score(prm, rollouts, **packed(tokens)))
+                repeated = values(score(prm, rollouts, **packed(tokens)))
+                condition(torch.equal(scores[kind], repeated), f"{kind}: two passes are equal to the bit")
+    pairs = [(f"{kind}, {few} tokens", f"{kind}, {many} tokens") for kind in ("plain", "chunked")]
+    pairs += [(kind, "plain float32") for kind in scores if kind != "plain float32"]
+    found = {}
+    for one, other in pairs:
+        difference = scores[one] - scores[other]
+        sums = torch.stack([part.sum() for part in difference.split(lengths)])
+        found[f"{one} against {other}"] = {
+            "token_std": float(difference.std()),
+            "token_largest": float(difference.abs().max()),
+            "response_std": float(sums.std()),
+        }
+        print(f"    {one} against {other}: {found[f'{one} against {other}']}", flush=True)
+    return found
 
 
 def measure_budget(sizes: Sizes, folder: Path) -> dict[str, Any]:
@@ -274,8 +312,11 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
         rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
-        rows.append((f"{label}: held between passes", f"{row['idle']:.0f}", f"{row['planned_idle']:.0f}"))
+        for name, when in zip(IDLE, ("between passes", "after a save", "after a load"), strict=True):
+            rows.append((f"{label}: held {when}", f"{row[name]:.0f}", f"{row['planned_idle']:.0f}"))
         rows.append((f"{label}: pinned on the host", f"{row['pinned']:.0f}", ""))
+    for label, row in parts.get("noise", {}).get("found", {}).items():
+        rows.append((f"{label}: std of q per token", f"{row['token_std']:.5f}", "0.01-0.05"))
     for label, row in parts.get("budget", {}).get("found", {}).items():
         planned = "" if row["planned_seconds"] is None else f"{row['planned_seconds']:.3f}"
         rows.append((f"{label}: seconds", f"{row['seconds']:.3f}", planned))
@@ -283,7 +324,7 @@ def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-MEASUREMENTS = {"engines": measure_engines, "budget": measure_budget}
+MEASUREMENTS = {"engines": measure_engines, "noise": measure_noise, "budget": measure_budget}
 
 
 def main() -> None:

@@ -69,9 +69,11 @@ def steps_of(folder: Path) -> dict[str, Any]:
 def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
     command = ["bash", "recipes/prime_gsm8k.sh", arguments.model or "tiny"]
+    if arguments.model and not find_spec("flash_attn"):
+        command.append("+actor_rollout_ref.model.override_config.attn_implementation=sdpa")
     knobs = {"N_GPUS": "1", "OUTPUT_DIR": str(folder)}
     if arguments.model:
-        knobs |= {"STEPS": "3", "SAVE_FREQ": "1", "TEST_FREQ": "-1", "TRAIN_BATCH": "16", "MINI_BATCH": "16"}
+        knobs |= {"STEPS": "3", "SAVE_FREQ": "1", "TEST_FREQ": "-1", "TRAIN_BATCH": "32", "MINI_BATCH": "32"}
         knobs |= {"GSM8K_DIR": arguments.data, "DEVICE": arguments.device, "MAX_RESPONSE": "256"}
         run, first, last = folder, 1, 3
     else:

@@ -104,6 +104,8 @@ def worker_config(
             forward_only=forward_only,
             model_dtype="fp32",
             mixed_precision={"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+            # As the runs' YAML has it; the dataclass says True.
+            use_no_sync_for_gradient_accumulation=False,
             param_offload=offload,
             optimizer_offload=offload,
             use_torch_compile=False,

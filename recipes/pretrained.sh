@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A real pretrained model on a CPU: SmolLM2-135M-Instruct on word problems, a few steps. Shows the path and what it costs;
-# so few steps are no evidence of anything.
+# A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on word problems. The few steps of
+# the default show the path and what it costs; they are no evidence of anything.
 #
-#   bash recipes/pretrained_cpu.sh [verl overrides ...]             variant=guarded, or the default of the trainer
-#   MODEL=/path/to/chat-model bash recipes/pretrained_cpu.sh        another model
+#   bash recipes/pretrained.sh [verl overrides ...]             variant=guarded, or the default of the trainer
+#   MODEL=/path/to/chat-model bash recipes/pretrained.sh        another model
 #
 # Writes OUT/{model,data,checkpoints,metrics.jsonl}. Started again, it goes on from its last checkpoint.
-# Knobs (environment): OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE VALIDATION TEST_FREQ PYTHON
+# Knobs (environment): DEVICE OUT MODEL STEPS PROMPTS ROLLOUTS LR PRM_LR PRM_MINI_BATCH MAX_RESPONSE VALIDATION TEST_FREQ PYTHON
 set -euo pipefail
 
+DEVICE=${DEVICE:-cpu}
+# On a GPU no environment is made: that of pip install -e ".[gpu]" is there.
+[[ "$DEVICE" == cpu ]] || PYTHON=${PYTHON:-python3}
 # shellcheck source=recipes/cpu.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cpu.sh"
 OUT=${OUT:-outputs/pretrained}
@@ -23,10 +26,29 @@ if [[ -z "${MODEL:-}" ]]; then
 fi
 [[ -e "$OUT/data/test.parquet" ]] || "$PYTHON" -m recipes.pretrained.word_problems --output-dir "$OUT/data"
 
-export VERL_PLATFORM=cpu TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 TORCH_COMPILE_DISABLE=1
+if [[ "$DEVICE" == cpu ]]; then
+    export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1
+    config=prime_trainer_cpu
+    # Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary fill the memory.
+    machine=(actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024)
+else
+    config=prime_trainer
+    machine=(
+        trainer.n_gpus_per_node=1
+        actor_rollout_ref.actor.strategy=fsdp2
+        actor_rollout_ref.actor.use_dynamic_bsz=true
+        actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384
+        actor_rollout_ref.rollout.name=vllm
+        actor_rollout_ref.rollout.tensor_model_parallel_size=1
+        actor_rollout_ref.rollout.gpu_memory_utilization=0.2
+        actor_rollout_ref.rollout.enforce_eager=true
+    )
+    "$PYTHON" -c 'import flash_attn' 2> /dev/null \
+        || machine+=(+actor_rollout_ref.model.override_config.attn_implementation=sdpa)
+fi
+export RAY_USAGE_STATS_ENABLED=0
 export VERL_FILE_LOGGER_PATH="$OUT/metrics.jsonl"
-# Longest prompt and response in one forward pass: the logits of 49,152 tokens of the vocabulary fill the memory.
-"$PYTHON" -m prime_ext.train --config-name=prime_trainer_cpu \
+"$PYTHON" -m prime_ext.train --config-name="$config" "${machine[@]}" \
     hydra.run.dir="$OUT/hydra" \
     data.train_files="$OUT/data/train.parquet" \
     data.val_files="$OUT/data/test.parquet" \
@@ -40,7 +62,6 @@ export VERL_FILE_LOGGER_PATH="$OUT/metrics.jsonl"
     actor_rollout_ref.rollout.val_kwargs.do_sample=true \
     actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \
     actor_rollout_ref.actor.ppo_mini_batch_size="${PROMPTS:-16}" \
-    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024 \
     actor_rollout_ref.actor.optim.lr="${LR:-2e-6}" \
     prm.mini_batch_size="${PRM_MINI_BATCH:-4}" \
     prm.optim.lr="${PRM_LR:-6e-6}" \
