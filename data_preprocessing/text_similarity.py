@@ -16,14 +16,10 @@ from functools import lru_cache
 from typing import Annotated, Literal, get_args
 
 import numpy as np
+from datasketch import MinHash, MinHashLSH
 from pydantic import Field
-
-try:
-    from datasketch import MinHash, MinHashLSH
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-except ImportError as error:
-    raise ImportError('near-duplicates need datasketch: pip install "prime-ext[data]"') from error
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, group_of, normal_form
 

@@ -33,7 +33,7 @@ from prime_ext.utils.files import write_json  # noqa: E402
 def environment(device: str, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "VERL_PLATFORM"}
     platform = {"VERL_PLATFORM": "cpu"} if device == "cpu" else {}
-    return kept | platform | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | more
+    return kept | platform | {"PYTHON": sys.executable, "HF_HUB_OFFLINE": "1"} | more
 
 
 def start(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
