@@ -5,6 +5,7 @@
 #   bash recipes/make_environment.sh
 #
 # A second run sees that nothing has changed and ends at once; a run that was interrupted is repaired by the next one.
+# A .venv that is a link, or that this script has not made, is not changed: the script says what it lacks, and stops.
 # Knobs (environment variables):
 #   PYTHON              interpreter to make .venv with (default python3; Python 3.10 or newer)
 #   TORCH_INSTALL_ARGS  arguments of the pip call that installs torch (default: torch==2.13.0). Where pip's own
@@ -32,12 +33,40 @@ if [[ -x "$venv/bin/python" && -f "$stamp" && "$(cat "$stamp")" == "$wanted" ]];
   exit 0
 fi
 
+# Foreign: only looked at.
+if [[ -L "$venv" || (-x "$venv/bin/python" && ! -f "$stamp") ]]; then
+  lacks="$("$venv/bin/python" - "$root/pyproject.toml" << 'PYTHON'
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.requirements import Requirement
+
+text = open(sys.argv[1]).read()
+for needed in re.findall('"(.+?)"', text[text.index("\ndependencies = [") : text.index("\ngpu = [")]):
+    requirement = Requirement(needed)
+    try:
+        fits = requirement.specifier.contains(version(requirement.name), prereleases=True)
+    except PackageNotFoundError:
+        fits = False
+    if not fits:
+        print(f"'{needed}'", end=" ")
+PYTHON
+  )" || lacks="what pyproject.toml lists"
+  if [[ -z "$lacks" ]]; then
+    echo "Environment is used as it is: $venv"
+    exit 0
+  fi
+  echo "$venv was not made by make_environment.sh, so nothing is installed there; it lacks ${lacks% }." \
+    "Install that yourself, or move $venv away and run this again." >&2
+  exit 2
+fi
+
 if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
   echo "$PYTHON is missing or older than Python 3.10; set PYTHON to a newer interpreter." >&2
   exit 1
 fi
 
-rm -f "$stamp"
 if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
   echo "== 1/3 making $venv with $("$PYTHON" --version)"
   if ! "$PYTHON" -m venv --clear "$venv"; then
@@ -47,6 +76,8 @@ if ! "$venv/bin/python" -m pip --version > /dev/null 2>&1; then
 else
   echo "== 1/3 going on with $venv"
 fi
+# This environment is the script's own, and not finished.
+echo unfinished > "$stamp"
 
 # First torch alone, so that its build is the wanted one and the rest finds it in place.
 echo "== 2/3 pip install $TORCH_INSTALL_ARGS"

@@ -21,8 +21,10 @@ OUT=$(cd "$OUT" && pwd)
 STEPS=${STEPS:-3}
 if [[ -z "${MODEL:-}" ]]; then
     MODEL=$OUT/model
-    [[ -e "$MODEL/config.json" ]] || "$PYTHON" -m pip install -q "gguf>=0.19"
-    [[ -e "$MODEL/config.json" ]] || "$PYTHON" -m recipes.pretrained.fetch --output-dir "$MODEL"
+    if [[ ! -e "$MODEL/config.json" ]]; then
+        need gguf "gguf>=0.19"
+        "$PYTHON" -m recipes.pretrained.fetch --output-dir "$MODEL"
+    fi
 fi
 [[ -e "$OUT/data/test.parquet" ]] || "$PYTHON" -m recipes.pretrained.word_problems --output-dir "$OUT/data"
 

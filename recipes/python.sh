@@ -15,3 +15,16 @@ PYTHON=$(command -v "${PYTHON:-none}") || {
     exit 2
 }
 export PYTHON
+
+# need MODULE REQUIREMENT: install what only this recipe reads into the environment that make_environment.sh has made; into
+# another one never: say what is missing, and stop.
+need() {
+    local install=("$PYTHON" -m pip install "$2") venv=$PROJECT_ROOT/.venv
+    "$PYTHON" -c "import $1" 2> /dev/null && return
+    if [[ "$PYTHON" == "$venv/bin/python" && -f "$venv/prime_ext_environment" && ! -L "$venv" ]]; then
+        "${install[@]}" --quiet
+    else
+        echo "${0##*/}: $PYTHON lacks $1: ${install[*]@Q}" >&2
+        exit 2
+    fi
+}

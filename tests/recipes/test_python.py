@@ -2,7 +2,9 @@
 """Which interpreter recipes run with, what they say without one, and their help."""
 
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
 from recipe_calls import RECIPES
@@ -14,14 +16,14 @@ SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 def find(tmp_path):
     """The choice of a recipe where only the interpreters in some folders have verl; python3 has not."""
 
-    def find(*folders, **environment):
+    def find(*folders, script=SCRIPT, **environment):
         for folder in ("system", ".venv", "active"):
             path = tmp_path / folder / "bin" / ("python3" if folder == "system" else "python")
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"#!/bin/sh\nexit {int(folder not in folders)}\n")
             path.chmod(0o755)
         known = {"PATH": f"{tmp_path}/system/bin:/usr/bin:/bin", "PROJECT_ROOT": str(tmp_path), **environment}
-        command = ["bash", "-c", SCRIPT, "recipes/run.sh"]
+        command = ["bash", "-c", script, "recipes/run.sh"]
         return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
 
     return find
@@ -42,10 +44,47 @@ def test_the_first_interpreter_with_verl_runs_a_recipe(tmp_path, find, have_verl
     assert done.stdout.strip() == f"{tmp_path}/{chosen}/bin/python"
 
 
+# A Python that lacks verl, as far as make_environment.sh can see, and one that has all.
+LACKS = '#!/bin/sh\ncat > /dev/null; printf "%s" "\'verl==0.9.1\' "\n'
+HAS_ALL = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+
+
+@pytest.mark.parametrize(
+    ("linked", "python", "status", "said"),
+    [(True, LACKS, 2, "it lacks 'verl==0.9.1'. Install"), (False, LACKS, 2, "so nothing is installed there"),
+     (True, HAS_ALL, 0, "is used as it is"), (False, "#!/bin/sh\nexit 1\n", 2, "it lacks what pyproject.toml lists")],
+)  # fmt: skip
+def test_an_environment_of_others_is_never_changed(tmp_path, linked, python, status, said):
+    made, venv = tmp_path / "theirs" if linked else tmp_path / ".venv", tmp_path / ".venv"
+    (made / "bin").mkdir(parents=True)
+    (made / "bin" / "python").write_text(python)
+    (made / "bin" / "python").chmod(0o755)
+    if linked:
+        # That of another checkout, of which the script there is done.
+        (made / "prime_ext_environment").write_text("1 2\n")
+        venv.symlink_to(made)
+    (tmp_path / "recipes").mkdir()
+    shutil.copy(RECIPES / "make_environment.sh", tmp_path / "recipes")
+    shutil.copy(RECIPES.parent / "pyproject.toml", tmp_path)
+    files = sorted(path for path in tmp_path.rglob("*"))
+    command = ["bash", str(tmp_path / "recipes" / "make_environment.sh")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status and said in done.stdout + done.stderr
+    assert sorted(path for path in tmp_path.rglob("*")) == files
+
+
 def test_without_one_a_line_says_what_to_do(find):
     done = find(PYTHON="/nowhere/python")
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2 and line.startswith("run.sh: ") and "bash recipes/make_environment.sh" in line
+
+
+def test_a_package_of_one_recipe_is_not_installed_into_the_environment_of_others(tmp_path, find):
+    """The stand-in for Python ends with 0 for all that it is asked, so it has the package; with 1 it has not."""
+    for have, status in (["active"], 0), ([], 2):
+        done = find(*have, PYTHON=f"{tmp_path}/active/bin/python", script=f'{SCRIPT}; need gguf "gguf>=0.19"')
+        assert done.returncode == status
+    assert done.stderr.splitlines()[-1].startswith("run.sh: ") and "'pip' 'install' 'gguf>=0.19'" in done.stderr
 
 
 @pytest.mark.parametrize(
