@@ -22,6 +22,10 @@ from prime_ext.utils.files import write_json, write_json_lines
 Row = dict[str, Any]
 _SECONDS_BETWEEN_SYNCS = 1.0
 _ADVICE = "choose another --output"
+_UNREADABLE = (
+    "the tokenizer cannot read these texts: it lacks a character of theirs, and a token for unknown ones; give a model "
+    "that reads any text"
+)
 
 
 class RunError(ValueError):
@@ -33,7 +37,8 @@ def command(
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
-    ``RunError`` and ``wrong``, which the user can mend, have exit code 2. Ctrl-C has 130 and the line ``interrupted``.
+    ``RunError`` and ``wrong``, which the user can mend, have exit code 2, and so have texts that a tokenizer cannot read.
+    Ctrl-C has 130 and the line ``interrupted``.
     """
 
     caught: tuple[type[Exception], ...] = (RunError, *wrong)
@@ -51,6 +56,12 @@ def command(
             except KeyboardInterrupt:
                 print(interrupted, file=sys.stderr)
                 return 130
+            except Exception as error:
+                # The Rust library of tokenizers has no class of its own for it.
+                if "Missing [UNK] token" not in str(error):
+                    raise
+                print(f"{name}: {_UNREADABLE}", file=sys.stderr)
+                return 2
 
         return run
 

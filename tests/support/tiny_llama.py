@@ -1,23 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A byte-level tokenizer and tiny random Llamas for it."""
+"""Tiny random Llamas for the byte-level tokenizer."""
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
 
-CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
-
-
-def byte_tokenizer(chat_template=CHAT):
-    """One token per byte, so that every text can be told apart, and characters of several tokens exist."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-    fast.chat_template = chat_template
-    return fast
+from recipes.tiny_model import CHAT, byte_tokenizer
 
 
 def llama_config(vocabulary, size, **more):

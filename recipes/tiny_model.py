@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write an untrained tiny model that reads any text, to try commands with: one token a byte, 123,328 parameters.
+
+    python -m recipes.tiny_model --output-dir outputs/tiny
+
+The quickstart's models are smaller still, and read the characters of their task only.
+"""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from prime_ext.utils.files import atomic_path
+from recipes.command_line import read_options
+from recipes.quickstart.model import build_model
+
+CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
+POSITIONS = 4096
+
+
+def byte_tokenizer(chat_template: str | None = CHAT) -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per byte: every text can be read, and characters of several tokens exist."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<pad>": 0, "<eos>": 1, **{symbol: number + 2 for number, symbol in enumerate(alphabet)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    fast.chat_template = chat_template
+    return fast
+
+
+def write_model(output_dir: Path, seed: int = 0) -> None:
+    """Write model and tokenizer for ``from_pretrained``."""
+    tokenizer = byte_tokenizer()
+    with atomic_path(output_dir) as temporary:
+        build_model(tokenizer, seed, POSITIONS).save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+
+
+if __name__ == "__main__":
+    write_model(**read_options(__doc__, "output-dir", "seed"))
