@@ -16,14 +16,15 @@ from cachetools import LRUCache
 from prime_ext.generate.backend import Backend, BackendError, Request, one_line
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import read_json
+from prime_ext.utils.hub import use_cache_without_hub
 
 EXPORTED = "exported_hf"
 MARK = "prime_ext_export.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
 _SAMPLED_BYTES = 2**20
-# Requests for one problem follow each other, so a few prompts are enough.
-_REMEMBERED = 1024
+# Prompts: those of a benchmark, since each is needed several times.
+_REMEMBERED = 16_384
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -118,6 +119,7 @@ class LocalBackend(Backend):
         if revision is not None and Path(model).expanduser().exists():
             raise BackendError(f"--revision {revision} is for models on the hub; {model} is a folder")
         self.name, self.path = model, find_model(model)
+        use_cache_without_hub(self.path)
         self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
         with loading(f"--chat-template {chat_template}"):
             self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")

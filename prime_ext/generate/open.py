@@ -25,7 +25,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "data_parallel": (("vllm",), "copies of the model, a process each (default: 1)", _INTEGER),
     "gpu_memory_utilization": (("vllm",), "share of a device's memory (default: 0.9)", _NUMBER),
     "max_model_len": (_LOCAL, "longest prompt and response (default: the model's context)", _INTEGER),
-    "batch_size": (_LOCAL, "responses made at a time (default: 64 for transformers, vLLM's own for vllm)", _INTEGER),
+    "batch_size": (_LOCAL, "responses made at a time (default: 64, tiny models 512, vLLM's own)", _INTEGER),
     "chat_template": (_LOCAL, "file with a Jinja chat template instead of the model's", _FILE),
     "revision": (_LOCAL, "commit, branch or tag of a model on the hub", {}),
     "trust_remote_code": (_LOCAL, "run model code that comes with the model", {"action": "store_true"}),

@@ -18,7 +18,10 @@ from prime_ext.generate.backend import BackendError, Request, Response, Sampling
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens, keeps_plain_cache
 from prime_ext.generate.local_model import LocalBackend, loading
 
+# Parameters below which a pass on the CPU costs much the same for one row and for hundreds, and the rows of a batch.
 _SMALL = 10_000_000
+_BATCH = 64
+_BATCH_OF_SMALL = 512
 
 
 class TransformersBackend(LocalBackend):
@@ -26,7 +29,7 @@ class TransformersBackend(LocalBackend):
 
     kind = "transformers"
 
-    def __init__(self, model: str, *, device: str | None = None, batch_size: int = 64, **options: Any) -> None:
+    def __init__(self, model: str, *, device: str | None = None, batch_size: int | None = None, **options: Any) -> None:
         with loading(f"--device {device}"):
             place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
@@ -36,10 +39,11 @@ class TransformersBackend(LocalBackend):
             dtype = getattr(torch, self.dtype)
             loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
             self.model = loaded.eval().requires_grad_(False).to(place)
-        if place.type == "cpu" and loaded.num_parameters() < _SMALL and "OMP_NUM_THREADS" not in os.environ:
+        small = place.type == "cpu" and loaded.num_parameters() < _SMALL
+        if small and "OMP_NUM_THREADS" not in os.environ:
             # Threads wait for each other longer than they compute, five times as long where the cores have other work.
             torch.set_num_threads(1)
-        self.batch_size = batch_size
+        self.batch_size = batch_size or (_BATCH_OF_SMALL if small else _BATCH)
         pad = self.tokenizer.pad_token_id
         self.eos = end_tokens(self.tokenizer, self.model.generation_config)
         self.pad = pad if pad is not None else min(self.eos, default=0)
@@ -50,7 +54,7 @@ class TransformersBackend(LocalBackend):
             n_tokens = min(len(self.tokenizer), self.model.get_output_embeddings().weight.shape[0])
             tokens: dict[str, Any] = {"eos_token_ids": self.eos, "pad_token_id": self.pad, "n_tokens": n_tokens}
             with loading(self.path):
-                self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=batch_size)
+                self.generator = BatchedGenerator(self.model, **tokens, max_batch_size=self.batch_size)
 
     def description(self) -> dict[str, Any]:
         return super().description() | {"device": self.model.device.type}
