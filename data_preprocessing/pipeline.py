@@ -6,6 +6,8 @@
         --output-dir data/math
     python -m data_preprocessing.pipeline data_preprocessing/settings/code.yaml --input apps=my_apps.jsonl \\
         --output-dir data/code
+    python -m data_preprocessing.pipeline data_preprocessing/settings/math.yaml --input numina=questions.csv \\
+        --source mine --split 0.9 --output-dir data/mine
 
 Writes ``train.parquet``, ``validation.parquet`` and ``test.parquet``, as far as they have rows, ``removed.jsonl``
 (every row that is not in them, why, and for duplicates and contaminated rows of what), ``choice.jsonl`` (what the math
@@ -18,9 +20,10 @@ docs/reference/data.md.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,6 +47,7 @@ from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, show_progress
+from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
@@ -118,44 +122,63 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
     return settings
 
 
-def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[str, Path]]) -> list[Path]:
+def run(
+    settings: PipelineSettings,
+    folder: Path,
+    files: Mapping[str, Mapping[str, Path]],
+    column: str | None = None,
+    share: float = 1.0,
+) -> list[Path]:
     """Run the pipeline and write all files or none. Returns the parquet files.
 
-    With ``files``, local ones by source and split, the other sources are left out.
+    With ``files``, local ones by source and split, the other sources are left out. ``column`` stands for the column
+    ``source`` of all rows. Of the training rows, the ``share`` stays, by a hash of the problem; the rest is for testing.
     """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     for name in files:
         if name not in SOURCES:
             raise SourceError(f"--input names {name}, which must be one of {', '.join(SOURCES)}")
     chosen = {name: SourceSettings() for name in files} or settings.sources
+    sources = {name: SOURCES[name] for name in chosen}
+    if column is not None:
+        if not any("{source}" in one.data_source for one in sources.values()):
+            raise SourceError(f"--source {column}: {', '.join(sources)} is not named by a column source")
+        sources = {
+            name: replace(one, data_source=one.data_source.replace("{source}", column)) for name, one in sources.items()
+        }
     inputs = [
         rows
         for name, given in chosen.items()
-        for rows in find_splits(SOURCES[name], files.get(name, {}), settings.data_dir, given.splits)
+        for rows in find_splits(sources[name], files.get(name, {}), settings.data_dir, given.splits)
     ]
     # Before the work, not after it.
-    refuse_leftovers(folder, {given.split for given in inputs})
+    refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
     with unfinished(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
         state = Run(folder, system, settings.data_dir, settings.chunk_rows)
-        problems = read_problems(inputs, tally)
+        problems = read_problems(inputs, tally, share)
         for stage in settings.stages.values():
             problems = apply_stage(stage, problems, tally, state)
         if MathRules.name in settings.stages:
             state.choice = stack.enter_context((hidden / "choice.jsonl").open("w", encoding="utf-8"))
         writers: dict[str, pq.ParquetWriter] = {}
-        # What is left of consecutive rows of a source becomes one row group.
-        for (_, split, _), group in groupby(
-            show_progress(problems, "rows"), lambda row: (row.file, row.split, row.index // settings.chunk_rows)
+        # What is left of consecutive rows of a source and a split becomes one row group.
+        for _, group in groupby(
+            show_progress(problems, "rows"), lambda row: (row.file, row.index // settings.chunk_rows)
         ):
-            if split not in writers:
-                writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
-            rows = [problem.rl_row(system) for problem in group]
-            writers[split].write_table(pa.Table.from_pylist(rows, MATH_SCHEMA))
+            rows: dict[str, list[dict[str, Any]]] = {}
+            for problem in group:
+                rows.setdefault(problem.split, []).append(problem.rl_row(system))
+            for split in rows:
+                if split not in writers:
+                    writers[split] = stack.enter_context(pq.ParquetWriter(hidden / f"{split}.parquet", MATH_SCHEMA))
+                writers[split].write_table(pa.Table.from_pylist(rows[split], MATH_SCHEMA))
         report = _report(settings, inputs, state, tally)
         if not writers:
-            if any(set(found["removed"]) - {BAD} for found in report["sources"]):
-                raise SourceError("nothing is left: the stages removed all rows")
+            removed = sum((Counter(found["removed"]) for found in report["sources"]), Counter())
+            if set(removed) - {BAD}:
+                counts = "; ".join(f"{rule} {n} ({report['rules'][rule]})" for rule, n in removed.items())
+                raise SourceError(f"nothing is left of {removed.total()} rows: {counts}")
             row = report["samples"][0]["rows"][0]
             raise SourceError(f"nothing can be used: {row['file']} row {row['row']}: {row['evidence']}")
         splits = [split for split in OUTPUTS if split in writers]
@@ -165,8 +188,8 @@ def run(settings: PipelineSettings, folder: Path, files: Mapping[str, Mapping[st
     return [folder / f"{split}.parquet" for split in splits]
 
 
-def read_problems(inputs: Sequence[SplitRows], tally: Tally) -> Iterator[Problem]:
-    """Yield the problems of all inputs; count bad rows."""
+def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> Iterator[Problem]:
+    """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad rows."""
     for given, index, number, row in numbered_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
@@ -176,7 +199,9 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally) -> Iterator[Problem
             removal = Removal(BAD, str(error))
             tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
         else:
-            tally.read[given.split, problem.data_source] += 1
+            if problem.split == "train":
+                problem = replace(problem, split=split_of(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
+            tally.read[problem.split, problem.data_source] += 1
             yield problem
 
 
@@ -228,10 +253,15 @@ def main(words: Sequence[str] | None = None) -> int:
     top.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. stages.deduplicate.threshold=0.9")
     about = "local files; repeatable; the other sources of the settings are left out"
     top.add_argument("--input", nargs="+", action="extend", default=[], metavar="SOURCE[:SPLIT]=FILE", help=about)
+    top.add_argument("--source", metavar="NAME", help="in place of the column source")
+    about = "share of the training rows that stay, such as 0.9; the others are for testing (default: 1)"
+    top.add_argument("--split", type=float, default=1.0, metavar="SHARE", help=about)
     top.add_argument("--output-dir", type=Path, required=True)
     options = top.parse_intermixed_args(words)
+    if not 0 < options.split <= 1:
+        top.error(f"--split {options.split} must be above 0 and at most 1")
     settings = load_settings(options.settings, options.overrides)
-    paths = run(settings, options.output_dir, named_files(options.input))
+    paths = run(settings, options.output_dir, named_files(options.input), options.source, options.split)
     return validate.main(list(map(str, paths)))
 
 

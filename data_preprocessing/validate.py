@@ -31,6 +31,7 @@ from data_preprocessing.stages import show_progress
 from prime_ext.tasks.cells import held, is_whole
 from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
+from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source
@@ -212,6 +213,7 @@ def load_tokenizer(path: str) -> Any:
     """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
     from transformers import AutoTokenizer
 
+    use_cache_without_hub(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:

@@ -139,6 +139,17 @@ def test_bad_rows_are_counted_and_listed_and_not_fatal(tmp_path):
         assert reason in line["evidence"]
 
 
+def test_files_without_a_source_are_named_and_split_by_their_problems(tmp_path):
+    lines = [json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) for n in range(40)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    words = ["--input", f"numina={tmp_path / 'in.jsonl'}", "--source", "mine", "--split", "0.8"]
+    assert apply_math_rules(tmp_path / "out", *words, "chunk_rows=7", sources=["numina"]) == 0
+    train, test = (rows_of(tmp_path / "out", split) for split in ("train", "test"))
+    assert {row["data_source"] for row in train + test} == {"numina_mine"}
+    assert {row["extra_info"]["split"] for row in test} == {"test"} and 2 <= len(test) <= 14
+    assert sorted(row["extra_info"]["index"] for row in train + test) == list(range(40))
+
+
 def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"]}), tmp_path / "train.parquet")
     assert list(hub_rows(str(tmp_path), None, "train")) == [(1, {"problem": "P"}), (2, {"problem": "Q"})]
@@ -265,6 +276,7 @@ def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypat
 
 MATH = f"pipeline {GSM8K_MATH}"
 NUMINA = f"{MATH} stages.decontaminate=null --input numina=in.jsonl"
+GSM8K = f"{MATH} stages.decontaminate=null --input gsm8k=in.jsonl"
 HERE = f"data_dir={FIXTURES}"
 NEWS = "numeric_reasoning --input newsnli=in.csv"
 ROWS = "premise,hypothesis,label\n"
@@ -284,7 +296,10 @@ ROWS = "premise,hypothesis,label\n"
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
         (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
         (NUMINA, "{broken\n", "nothing can be used: "),
-        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "the stages removed all rows"),
+        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "left of 1 rows: proof 1 (asks for a proof"),
+        (GSM8K, '{"question": "P", "answer": "7"}\n', "left of 1 rows: no_answer 1 (no gold answer: no line with ####"),
+        (NUMINA, '{"problem": "P", "answer": "7"}\n', "no column source; it has problem, answer; --source NAME"),
+        (f"{GSM8K} --source mine", "", "--source mine: gsm8k is not named by a column source"),
         (f"{MATH} --input numina:dev=in.jsonl", "", "must be NAME=FILE or NAME:SPLIT=FILE with"),
         (f"{MATH} --input numina=a numina=b", "", "numina already has a file for all"),
         (NEWS, "premise,label\na,neutral\n", "no column hypothesis or statement2 or sentence2; it has premise, label"),

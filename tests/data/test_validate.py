@@ -2,15 +2,18 @@
 """The validator of RL files: what it finds, what it prints, how it exits."""
 
 import json
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_llama import byte_tokenizer
+from huggingface_hub import constants
 
 from data_preprocessing.validate import main
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
 from prime_ext.verifiers import sources
+from recipes.quickstart.model import build_tokenizer
+from recipes.tiny_model import byte_tokenizer
 
 
 def row(index=0, gold="4", content="What is 2+2?", source="openai/gsm8k", split="train"):
@@ -103,10 +106,21 @@ def test_prompts_are_measured_as_the_policy_sees_them(tmp_path, capsys):
     assert f"row 1: the prompt has {expected} tokens, more than {expected - 1}" in capsys.readouterr().out
 
 
+def test_a_missing_tokenizer_fails_at_once_where_the_hub_does_not_answer(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    started = time.monotonic()
+    assert main([write(tmp_path / "a.parquet", [row()]), "--tokenizer", "nobody/nothing"]) == 2
+    # The hub's library tries again for 46 s.
+    assert "no tokenizer at nobody/nothing" in capsys.readouterr().err and time.monotonic() - started < 30
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
     good, empty = write(tmp_path / "b.parquet", [row()]), write(tmp_path / "empty.parquet", [])
     (tmp_path / "a.parquet").write_bytes(b"no parquet at all")
     byte_tokenizer(chat_template=None).save_pretrained(tmp_path / "bare")
+    build_tokenizer().save_pretrained(tmp_path / "digits")
     columns = {
         "no column prompt": pa.schema({"data_source": pa.string()}),
         "data_source has incompatible types": MATH_SCHEMA.set(0, pa.field("data_source", pa.int64())),
@@ -120,6 +134,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
         ([empty], "has no rows"),
         ([good, "--tokenizer", str(tmp_path / "nowhere")], "no tokenizer at"),
         ([good, "--tokenizer", str(tmp_path / "bare")], "has no chat template"),
+        ([good, "--tokenizer", str(tmp_path / "digits")], "the tokenizer cannot read these texts"),
         ([good, "--sources", "riddles_of_*=poetry"], "no task 'poetry'"),
     ):
         assert main(words) == 2

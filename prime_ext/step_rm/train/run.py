@@ -35,6 +35,7 @@ from prime_ext.step_rm.scorers.local import check_fit, padded
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
 from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
 from prime_ext.utils.files import read_json, write_json, write_json_lines
+from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import check_identity
 
 FINGERPRINT = "run.json"
@@ -191,6 +192,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     if settings.trainer.device == "cuda" and not torch.cuda.is_available():
         raise StepRMError("trainer.device=cuda, but torch sees no such device")
     path = settings.model.path
+    use_cache_without_hub(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=settings.model.trust_remote_code)
     except OSError as error:
