@@ -20,6 +20,8 @@ from scipy.stats import t as student
 from prime_ext.tasks.votes import Ballot, Same
 
 CONFIDENCE = 0.95
+# Standard error, low and high end; None with a single problem.
+Interval = tuple[float | None, float | None, float | None]
 # Of the responses of each problem, in [0, 1]; None where the grader could not decide.
 Scores = Sequence[Sequence[float | None]]
 
@@ -181,11 +183,10 @@ ScoresByProblem = Mapping[str, Sequence[float | None]]
 def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, Any] | None:
     """Compare two runs on the same problems; the numbers of responses may differ. None: no problem is judged in both.
 
-    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2). The interval is
-    Student's with two problems added whose differences are one response in either direction, 1/k and -1/k for k
-    responses per problem, so that it is not empty when no problem differs. With one right-or-wrong response per problem
-    it is the adjusted Wald interval for paired proportions (Bonett and Price, J. Educ. Behav. Stat. 37, 2012) with
-    Student's quantile.
+    Pairing takes the difficulty of the problems out of the noise (arXiv 2411.00640, section 4.2). The interval combines
+    those of the two means by their correlation (Newcombe, Statistics in Medicine 17, 1998, method 10; Zou and Donner,
+    27, 2008): where neither run solves a problem it is as wide as theirs. The correlation is that over the problems and
+    two more, on which the runs differ by one response in either direction, so that equal runs have an interval too.
 
     Returns:
         As fractions and ready for JSON: ``difference``, the mean over problems of the second score minus the first, its
@@ -194,23 +195,26 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
         ``gained`` and ``lost``, the problems that only the second or the first run solves (mean score above 1/2), each
         with its score ``before`` and ``after``.
     """
-    pairs, fewest = {}, math.inf
+    pairs = {}
+    fewest = math.inf
+    trials = [0, 0]
     for problem in before:
         judged = [[score for score in run[problem] if score is not None] for run in (before, after)]
         if all(judged):
             pairs[problem] = (sum(judged[0]) / len(judged[0]), sum(judged[1]) / len(judged[1]))
             fewest = min(fewest, *map(len, judged))
+            trials = [number + len(own) for number, own in zip(trials, judged, strict=True)]
     if not pairs:
         return None
-    differences = np.array([second - first for first, second in pairs.values()])
-    error, low, high = _interval(differences, 1 / fewest)
+    before_N, after_N = np.array(list(pairs.values())).T
+    error, low, high = _difference_interval(before_N, after_N, trials, 1 / fewest)
     flips: list[dict[str, Any]] = [
         {"problem": problem, "before": first, "after": second}
         for problem, (first, second) in pairs.items()
         if (first > 0.5) != (second > 0.5)
     ]
     return {
-        "difference": float(differences.mean()),
+        "difference": float((after_N - before_N).mean()),
         "standard_error": error,
         "low": low,
         "high": high,
@@ -221,12 +225,19 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
     }
 
 
-def _interval(differences: np.ndarray, response: float) -> tuple[float | None, float | None, float | None]:
-    """Standard error and interval; ``response`` is what one response is worth."""
-    if differences.size == 1:
+def _difference_interval(before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float) -> Interval:
+    """Standard error and interval of the mean difference; ``response`` is what one response is worth."""
+    if before.size == 1:
         return None, None, None
-    error = float(differences.std(ddof=1)) / math.sqrt(differences.size)
-    wider = np.append(differences, [response, -response])
-    half = float(_quantile(wider.size - 1) * wider.std() / math.sqrt(wider.size))
-    centre = float(wider.mean())
-    return error, max(-1.0, centre - half), min(1.0, centre + half)
+    error = float((after - before).std(ddof=1)) / math.sqrt(before.size)
+    mean, other = float(after.mean()), float(before.mean())
+    low, high = _wilson(mean, float(after.std(ddof=1)) / math.sqrt(after.size), after.size, trials[1])
+    other_low, other_high = _wilson(other, float(before.std(ddof=1)) / math.sqrt(before.size), before.size, trials[0])
+    step = np.array([response, -response]) / 2
+    correlation = np.corrcoef(np.append(before, other + step), np.append(after, mean - step))[0, 1]
+
+    def combine(own: float, others: float) -> float:
+        return math.sqrt(max(0.0, own**2 - 2 * correlation * own * others + others**2))
+
+    below, above = combine(mean - low, other_high - other), combine(high - mean, other - other_low)
+    return error, max(-1.0, mean - other - below), min(1.0, mean - other + above)

@@ -151,16 +151,22 @@ def test_flipped_problems_are_named_with_both_scores():
     assert compare_runs({"a": [None]}, {"a": [1.0]}) is None
 
 
-def test_the_interval_of_single_responses_is_that_of_bonett_and_price():
+def test_the_interval_of_a_difference_is_newcombes_and_no_narrower_where_nothing_is_solved():
+    nothing = {str(i): [0.0] for i in range(30)}
+    found, alone = compare_runs(nothing, nothing), average([[0.0]] * 30)
+    assert (found["low"], found["high"]) == (-alone["high"], alone["high"])
     before = {str(i): [float(i < 40)] for i in range(100)}
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
-    # 15 gained, 10 lost: (f + 1) / (n + 2) each, and their multinomial variance.
-    gained, lost = 16 / 102, 11 / 102
-    error = math.sqrt((gained + lost - (gained - lost) ** 2) / 102)
+    (p, low, high), (q, other_low, other_high) = (
+        (own["value"], own["low"], own["high"]) for own in (average(list(after.values())), average(list(before.values())))
+    )
+    # phi of 30 problems that both solve, 15 and 10 that one does, and two halves in either direction.
+    phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt((100 * p * (1 - p) + 0.5) * (100 * q * (1 - q) + 0.5))
+    below = math.sqrt((p - low) ** 2 - 2 * phi * (p - low) * (other_high - q) + (other_high - q) ** 2)
+    above = math.sqrt((high - p) ** 2 - 2 * phi * (high - p) * (q - other_low) + (q - other_low) ** 2)
     found = compare_runs(before, after)
     assert found["difference"] == pytest.approx(0.05)
-    assert found["low"] == pytest.approx(gained - lost - 1.98373 * error, abs=1e-4)
-    assert found["high"] == pytest.approx(gained - lost + 1.98373 * error, abs=1e-4)
+    assert [found["low"], found["high"]] == pytest.approx([0.05 - below, 0.05 + above])
 
 
 def _sample(score, answer, tokens, truncated=False):
