@@ -11,7 +11,7 @@ offline ones, reference, coefficient and format of the steps come from prime_ext
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
 from the hub with `--data Qwen/ProcessBench`. best-of-n reads JSON Lines (or parquet) with prompt (or problem),
 completions (or responses; texts, or lists of steps), and correctness (0 or 1 for each) or gold; answers, what a
-candidate votes for, are found in the texts if they are not given.
+candidate votes for, are found in the texts if they are not given. Without correctness and gold it chooses only.
 
 The output folder gets results.json (all settings and versions), items.jsonl, report.md and scores.jsonl. The same
 command goes on where it was interrupted; no response is scored twice.
@@ -37,11 +37,14 @@ from eval.prm_scorers import (
     model_identity,
     score_all,
 )
+from prime_ext.generate.backend import BackendError
+from prime_ext.generate.local_model import loading
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
+from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
@@ -103,14 +106,17 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
         options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
         return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
-    config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
+    use_cache_without_hub(arguments.model)
+    with loading(arguments.model):
+        config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
     encoder = TextEncoder(tokenizer, append_eos=description.get("append_eos", True))
     models = {}
     for name in ("model", "reference"):
         if (path := getattr(arguments, name)) is not None:
-            models[name] = LogProbModel(path, device, dtype, trust_remote_code=remote)
+            with loading(path):
+                models[name] = LogProbModel(path, device, dtype, trust_remote_code=remote)
             if not models[name].chunked:
                 print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")
     return ImplicitScorer(models["model"], models.get("reference"), encoder, longest)
@@ -184,18 +190,20 @@ def run(arguments: argparse.Namespace) -> None:
     folder = arguments.output
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
-        results, lines = (processbench_results if bench else candidate_results)(arguments, items, raw)
+        if bench:
+            results, lines = processbench_results(arguments, items, raw)
+        else:
+            results, lines = candidate_results(arguments, items, raw, description)
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
         results |= {"settings": options, "versions": versions(), "overlong": sum(OVERLONG in own for own in raw)}
         write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_json_lines(folder / "items.jsonl", lines)
-        text = prm_report(results)
-        write_text(folder / "report.md", text)
-    print(text)
+        write_text(folder / "report.md", prm_report(results))
+    print(prm_report(results, short=True))
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
 
 
-@command("error", SourceError, StepRMError, TextError)
+@command("error", BackendError, SourceError, StepRMError, TextError)
 def main(words: Sequence[str] | None = None) -> int:
     run(parser().parse_args(words))
     return 0

@@ -41,11 +41,14 @@ class ProcessBenchItem:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with its candidates; ``answers`` are what each votes for, None if it has no answer."""
+    """A problem with its candidates, and whether each is correct, None if nobody knows.
+
+    ``answers`` are what each candidate votes for, None if it has no answer.
+    """
 
     id: str
     responses: list[Response]
-    correct: list[bool]
+    correct: list[bool] | None
     answers: list[str | None]
 
 
@@ -114,7 +117,7 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
     of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`). ``RunError`` or
-    ``SourceError``: the file cannot be read, or a row does not fit.
+    ``SourceError``: the file cannot be read, a row does not fit, or only some rows have labels.
     """
     problems = []
     for number, row in enumerate(whole_rows(path), start=1):
@@ -130,8 +133,10 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
                 responses.append(Response(prompt, value, ends, steps))
             else:
                 raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
-        correct = _correctness(row, responses, where, style)
-        answers = _answers(row, responses, correct, where, style)
+        correct = _correctness(row, responses, where, style) if "correctness" in row or "gold" in row else None
+        if problems and (correct is None) != (problems[0].correct is None):
+            raise RunError(f"{where}: correctness or gold must be in all rows or in none")
+        answers = _answers(row, responses, correct or [False] * len(responses), where, style)
         problems.append(Problem(str(row.get("id", number - 1)), responses, correct, answers))
     if not problems:
         raise RunError(f"{path} has no rows")
@@ -144,8 +149,7 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
         if wrong := [value for value in values if value not in (0, 1)]:
             raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
         return [bool(value) for value in values]
-    gold = _field(row, ("correctness", "gold"), where)
-    verdicts = MathVerifier().verify_batch([(r.text, str(gold)) for r in responses], extraction=style)
+    verdicts = MathVerifier().verify_batch([(r.text, str(row["gold"])) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
         raise RunError(f"{where}: a response could not be graded ({failed.detail}); give correctness")

@@ -26,6 +26,7 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import SCORE_KINDS, step_scores
 from eval.statistics import majority_score, pass_probability
+from prime_ext.generate.prm_description import right_probability
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
@@ -35,6 +36,11 @@ Results = tuple[dict[str, Any], list[dict[str, Any]]]
 _MODES = {
     "protocol": "Official protocol: one threshold, the best on {}, for all splits",
     "oracle": "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the protocol)",
+}
+# The scores that are printed, all others being in the report; the first chooses. An implicit PRM is trained on its sum.
+SHOWN = {
+    "implicit": ("sum of step", "mean of step", "min of step", "min of prefix"),
+    "classifier": ("min", "mean", "last", "product"),
 }
 
 
@@ -116,11 +122,39 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
     return named
 
 
-def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row]) -> Results:
-    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of a wrong one."""
+def candidate_results(
+    arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row], description: Mapping[str, Any]
+) -> Results:
+    """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of a wrong one.
+
+    The lines say which candidate the PRM chooses, and its probability of being right where ``description`` gives one.
+    """
     named = response_scores(arguments, raw)
     starts = [0, *np.cumsum([len(problem.responses) for problem in problems])]
     parts = {name: [values[a:b] for a, b in pairwise(starts)] for name, values in named.items()}
+    results: dict[str, Any] = {"task": arguments.task, "problems": len(problems)}
+    if problems[0].correct is not None:
+        results |= _measure(arguments, problems, parts)
+    judge = SHOWN[arguments.scorer][0]
+    chosen = {start + int(np.argmax(own)) for start, own in zip(starts[:-1], parts[judge], strict=True)}
+    # Of the rewards that it was trained on.
+    trained = (arguments.reference, arguments.coefficient) == (description.get("reference"), description.get("beta"))
+    lines = []
+    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
+    for number, (problem, place) in enumerate(places):
+        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
+        line = {"id": problem.id, "response": place, "chosen": number in chosen, "scores": scores}
+        line["correct"] = None if problem.correct is None else problem.correct[place]
+        if trained and scores[judge] is not None:
+            line["probability"] = right_probability(description, scores[judge])
+        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
+    return results, lines
+
+
+def _measure(
+    arguments: argparse.Namespace, problems: Sequence[Problem], parts: Mapping[str, Sequence[Sequence[float]]]
+) -> dict[str, Any]:
+    """Measure the scores of problems with labels; ``parts`` are by name and problem."""
     sizes = [2**power for power in range(min(len(problem.responses) for problem in problems).bit_length())]
     ballots = [count_votes(own.answers, [float(hit) for hit in own.correct], operator.eq) for own in problems]
     how = (arguments.resamples, arguments.seed)
@@ -139,14 +173,7 @@ def candidate_results(arguments: argparse.Namespace, problems: Sequence[Problem]
     for name, part in parts.items():
         counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
         ahead[name] = pairwise_accuracy(counts, *how)
-    lines = []
-    places = [(problem, place) for problem in problems for place in range(len(problem.responses))]
-    for number, (problem, place) in enumerate(places):
-        scores = {name: own[number] if math.isfinite(own[number]) else None for name, own in named.items()}
-        line = {"id": problem.id, "response": place, "correct": problem.correct[place], "scores": scores}
-        lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
-    counted = {"task": arguments.task, "problems": len(problems), "n": sizes}
-    return {**counted, "best_of_n": table, "pairwise_accuracy": ahead}, lines
+    return {"n": sizes, "best_of_n": table, "pairwise_accuracy": ahead}
 
 
 # ---- reports -------------------------------------------------------------------------------------------------------
@@ -159,8 +186,8 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
     return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"
 
 
-def prm_report(results: Mapping[str, Any]) -> str:
-    """Return the results of any of the tasks as Markdown."""
+def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
+    """Return the results of any of the tasks as Markdown; of candidates ``short`` shows six rows."""
     settings, bench = results["settings"], results["task"] == "processbench"
     page = Page("ProcessBench" if bench else "Best of N")
     page.text(f"Model: {settings['model']}")
@@ -170,7 +197,10 @@ def prm_report(results: Mapping[str, Any]) -> str:
     if settings["limit"]:
         what = "responses of each split" if bench else "problems"
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
-    (_add_processbench if bench else _add_candidates)(page, results)
+    if bench:
+        _add_processbench(page, results)
+    else:
+        _add_candidates(page, results, short)
     if results["overlong"]:
         fate = "they count as wrong" if bench else "they are chosen last"
         page.text(f"{results['overlong']} responses were longer than --max-length; {fate}.")
@@ -203,14 +233,24 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
     )
 
 
-def _add_candidates(page: Page, results: Mapping[str, Any]) -> None:
+def _add_candidates(page: Page, results: Mapping[str, Any], short: bool) -> None:
+    shown = SHOWN[results["settings"]["scorer"]]
+    page.text(f"items.jsonl names the candidate with the highest {shown[0]} of each problem: chosen.")
+    if "best_of_n" not in results:
+        page.text(f"The {results['problems']} problems have no labels, so nothing is measured.")
+        return
     sizes = [str(n) for n in results["n"]]
     rows = [[name, *(_cell(own[n]) for n in sizes)] for name, own in results["best_of_n"].items()]
+    if short:
+        wanted = ["pass@N", "maj@N", *(f"best, {name}" for name in shown)]
+        rows = [row for row in rows if row[0] in wanted]
     page.table(["", *(f"N={n}" for n in sizes)], rows)
     page.text(
         f"Percent of {results['problems']} problems (95 % interval over problems, {results['settings']['resamples']} "
         "resamples), each the expectation over all subsets of N candidates."
     )
+    if short:
+        return
     page.heading("Pairwise accuracy")
     pairs = results["pairwise_accuracy"].items()
     lines = [[name, _cell(own), str(own["pairs"]) if own else "0"] for name, own in pairs]

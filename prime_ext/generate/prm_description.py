@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file in the folder of an exported PRM: how it was trained, and what is needed to score."""
 
+import math
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -18,6 +19,11 @@ def model_name(path: str) -> str:
     return str(Path(path).resolve()) if Path(path).exists() else path
 
 
+def relative_name(model: str, folder: Path) -> str:
+    """Return a hub name as it is, an absolute path relative to ``folder``."""
+    return os.path.relpath(model, folder.resolve()) if Path(model).is_absolute() else model
+
+
 def read_description(model: str) -> dict[str, Any]:
     """Read :data:`FILE` of a model, with a reference that can be loaded; empty for models without it."""
     file = Path(model) / FILE
@@ -30,6 +36,17 @@ def read_description(model: str) -> dict[str, Any]:
     return description
 
 
+def right_probability(description: Mapping[str, Any], reward_sum: float) -> float | None:
+    """Return the probability of a PRM that a response is right, from the sum of its rewards (beta times log-ratios).
+
+    None where the sums only order responses: with another loss than cross-entropy, or a reference that was a later
+    policy at every step.
+    """
+    if description.get("loss") != "ce" or description.get("reference_moves"):
+        return None
+    return (1 + math.tanh((reward_sum + (description.get("bias") or 0.0)) / 2)) / 2
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what the numbers depend on."""
     return {name: version(name) for name in ("prime-ext", "verl", "torch", "transformers")}
@@ -40,12 +57,8 @@ def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, fold
 
     Local models are named relative to ``folder``, where the description will be, so that both can move together.
     """
-
-    def relative(model: str) -> str:
-        return os.path.relpath(model, folder.resolve()) if Path(model).is_absolute() else model
-
     kept = {name: run.get(name) for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
     # A bias means nothing for a reference that was a later policy at every step.
     b = None if bias is None or kept["reference_moves"] else bias["bias"]
-    names = {"reference": relative(run["reference"]), "initial_model": relative(run["prm"])}
+    names = {"reference": relative_name(run["reference"], folder), "initial_model": relative_name(run["prm"], folder)}
     return kept | {"bias": b} | names | {"versions": versions()}

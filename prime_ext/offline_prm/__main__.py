@@ -115,7 +115,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from verl.utils.tracking import Tracking
 
     from prime_ext.generate.export import build_model, write_folder
-    from prime_ext.generate.prm_description import FILE, model_name, versions
+    from prime_ext.generate.prm_description import FILE, model_name, relative_name, versions
     from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
 
     data, validation = load(settings)
@@ -138,11 +138,15 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     steps = trainer.fit(checkpoints, MetricsLog(folder / METRICS_FILE, tracking) if main_rank else None)
     weights = trainer.weights()
     if main_rank:
+        values = asdict(settings)
+        for files in ("train_files", "val_files"):
+            # Nothing about the machine.
+            values["data"][files] = [Path(file).name for file in values["data"][files]]
         description = {
             "loss": settings.prm.loss,
             "beta": settings.prm.beta,
-            "reference": model_name(settings.prm.reference_path),
-            "initial_model": model_name(config.model.path),
+            "reference": relative_name(model_name(values["prm"].pop("reference_path")), folder / "hf"),
+            "initial_model": relative_name(model_name(config.model.path), folder / "hf"),
             "append_eos": settings.data.append_eos,
             "step_prefix": settings.prm.steps.prefix,
             "step_separator": settings.prm.steps.separator,
@@ -150,7 +154,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
             "prompts": len(data),
             "responses": count_examples(data),
             "validation": trainer.final_metrics,
-            "settings": {key: value for key, value in asdict(settings).items() if key != "trainer"},
+            "settings": {name: part for name, part in values.items() if name != "trainer"},
             "optim": OmegaConf.to_container(config.optim),
             "versions": versions(),
         }

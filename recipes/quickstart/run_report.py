@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
 from prime_ext.config.variant import variant_line
-from prime_ext.generate.prm_description import versions
+from prime_ext.generate.prm_description import read_description, right_probability, versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from prime_ext.utils.report_page import Page, Span
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
@@ -94,8 +94,8 @@ def describe_results(run_dir: Path, summary: Mapping[str, Any], lines: Sequence[
     return "\n".join(
         [
             "",
-            f"Accuracy on {summary['n_problems']:,} held-out problems (± standard error), after {summary['steps']} "
-            f"steps of PRIME, variant {summary['variant']}:",
+            f"Accuracy on {summary['n_problems']:,} held-out problems after {summary['steps']} steps of PRIME, variant "
+            f"{summary['variant']}, one seed (± standard error over problems, which leaves out that of seeds):",
             write_gain("temperature 1", summary),
             write_gain("greedy", summary["greedy"]),
             *lines,
@@ -140,7 +140,9 @@ def report_run(
         scored = score(run.folder / folder, name, problems, prm, reference, tokenizer, beta)
         statistics[name] = step_statistics(scored)
         sections[name] = scored[:shown]
-    page = render_transcripts([paragraph.format(beta=beta) for paragraph in explanation], statistics, sections)
+    description = read_description(str(run.folder / "prm"))
+    paragraphs = [paragraph.format(beta=beta) for paragraph in explanation]
+    page = render_transcripts(paragraphs, statistics, sections, description)
     write_text(run.folder / "transcripts.html", page)
     summary = {
         **gain(run.before["temperature_1"], run.after["temperature_1"]),
@@ -198,8 +200,12 @@ def render_transcripts(
     explanation: Sequence[str],
     statistics: Mapping[str, Mapping[str, Any]],
     sections: Mapping[str, Sequence[ScoredResponse]],
+    description: Mapping[str, Any],
 ) -> str:
-    """Render the page of scored responses: a row of statistics and a section for each policy."""
+    """Render the page of scored responses: a row of statistics and a section for each policy.
+
+    The ``description`` of the PRM says whether the sum of rewards is the logit of a probability.
+    """
     pieces = [piece for section in sections.values() for response in section for piece in response.pieces]
     sizes = [abs(piece.reward) for piece in pieces if piece.reward is not None]
     # One outlier must not turn all others white.
@@ -210,7 +216,8 @@ def render_transcripts(
     page.text(
         f"Blue is rewarded, orange punished; full color is {scale:.2f} and more. Point at a piece for its reward. "
         "Wrong steps are underlined. auc: how often a right step has a higher r than a wrong one (0.5 is chance, 1 is "
-        "perfect); outcome auc: the same for the answers, by the sum of r, which orders responses and is not a logit."
+        "perfect); outcome auc: the same for the answers, by the sum of r, which orders responses. p is the PRM's "
+        "probability that an answer is right, where prime_ext_prm.json gives what it takes."
     )
     names = list(next(iter(statistics.values()), {}))
     rows = [[policy, *(write_number(row[name]) for name in names)] for policy, row in statistics.items()]
@@ -220,10 +227,11 @@ def render_transcripts(
         page.text(f"One response at temperature 1 to each of the first {len(section)} held-out problems.")
         for response in section:
             right = [piece.right for piece in response.pieces if piece.right is not None]
+            p = right_probability(description, response.reward_sum)
             page.text(
                 f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right answer "
                 f"{response.problem.ground_truth}), {right.count(False)} of {len(right)} steps wrong, sum of r "
-                f"{response.reward_sum:+.2f}"
+                f"{response.reward_sum:+.2f}, p {write_number(p, '.2f')}"
             )
             spans = []
             for piece in response.pieces:

@@ -237,6 +237,7 @@ def described(models, tmp_path_factory):
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
     description = {
         "beta": 0.25,
+        "loss": "ce",
         "reference": os.path.relpath(models["reference"], folder),
         "step_prefix": "",
         "step_separator": "\n",
@@ -316,7 +317,7 @@ def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
     assert "count as wrong" in (tmp_path / "report.md").read_text()
 
 
-def test_best_of_n(models, described, tmp_path):
+def test_best_of_n(models, described, tmp_path, capsys):
     candidates = tmp_path / "candidates.jsonl"
     correctness = [int(k % 3 == 1) for k in range(5)]
     for q in range(6):
@@ -337,6 +338,12 @@ def test_best_of_n(models, described, tmp_path):
     # The sum of the steps is the last prefix.
     assert results["pairwise_accuracy"]["sum of step"] == results["pairwise_accuracy"]["last of prefix"]
     assert len(lines) == 30 and lines[1]["answer"] == '"correct"' and lines[0]["answer"] == "0"
+    for number in range(0, 30, 5):
+        totals = [line["scores"]["sum of step"] for line in lines[number : number + 5]]
+        assert [line["chosen"] for line in lines[number : number + 5]] == [total == max(totals) for total in totals]
+    assert lines[7]["probability"] == pytest.approx(1 / (1 + math.exp(-lines[7]["scores"]["sum of step"])))
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(printed) == 2 + 6 and sum("best, " in line for line in printed) == 4
     words = ["--scorer", "classifier", "--input", candidates]
     results, lines = evaluated(tmp_path / "classifier", "best-of-n", models["classifier"], *words)
     assert set(results["best_of_n"]) - {"pass@N", "maj@N"} == {f"best, {how}" for how in AGGREGATIONS}
@@ -345,6 +352,13 @@ def test_best_of_n(models, described, tmp_path):
         expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
         assert list(line["scores"].values()) == pytest.approx(expected)
     assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
+    # Without labels it only chooses; with another coefficient than in training there is no probability.
+    candidates.write_text(candidates.read_text().replace('"correctness"', '"not_known"'))
+    words = ["--input", candidates, "--coefficient", "2"]
+    results, lines = evaluated(tmp_path / "chosen", "best-of-n", described, *words)
+    assert "best_of_n" not in results and sum(line["chosen"] for line in lines) == 6
+    assert {line["correct"] for line in lines} == {None} and "probability" not in lines[0]
+    assert "6 problems have no labels" in (tmp_path / "chosen" / "report.md").read_text()
 
 
 def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
@@ -375,6 +389,8 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
         (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),
         (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
+        (BON, ONE + "\n" + ONE.replace("correctness", "unknown"), "row 2: correctness or gold must be in all rows"),
+        ([*BENCH, "--reference", "nobody/nothing"], "", "nobody/nothing cannot be loaded"),
     ],
 )
 def test_bad_input_is_one_line(models, described, bench, tmp_path, capsys, words, text, message):

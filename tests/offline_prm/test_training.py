@@ -9,6 +9,8 @@ import torch
 from tiny_prm import final_weights, metrics, overrides, response_rows, save_tiny_model, train, write_jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from prime_ext.generate.prm_description import read_description
+
 pytestmark = pytest.mark.slow
 
 LAST = 52
@@ -48,9 +50,11 @@ def test_the_final_folder_is_a_model_with_what_is_needed_to_score(run):
     hf = folder / "out" / "hf"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(hf), AutoTokenizer.from_pretrained(hf)
     assert next(model.parameters()).dtype == torch.float32 and tokenizer.chat_template
-    description = json.loads((hf / "prime_ext_prm.json").read_text())
+    card = (hf / "prime_ext_prm.json").read_text()
+    description = json.loads(card)
     assert (description["loss"], description["beta"], description["steps"]) == ("ce", 0.5, LAST)
-    assert description["reference"] == str(folder / "model")
+    assert read_description(str(hf))["reference"] == str(folder / "model")
+    assert str(folder) not in card and "d.jsonl" in card
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):

@@ -173,10 +173,21 @@ def test_step_statistics_of_a_prm_that_finds_the_mistake_and_of_a_blind_one(rewa
 def test_hostile_text_is_shown_and_not_interpreted():
     hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}</span></div></main>"
     response = scored_response(0.1, -0.1, text=hostile)
-    page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]})
+    page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]}, {})
     # tests/utils/test_report_page.py attacks the page itself.
     assert "<script" not in page and "<img" not in page and page.count("</main>") == 1 and escape(hostile) in page
     assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
+
+
+def test_transcripts_and_eval_print_the_probability_of_the_prms_description():
+    response = scored_response(0.1, -0.5)
+    for description, p in (
+        ({"loss": "ce", "reference_moves": False, "bias": 1.0}, f"{1 / (1 + math.exp(-(response.reward_sum + 1))):.2f}"),
+        ({"loss": "ce", "reference_moves": True, "bias": None}, "–"),
+        ({"loss": "dpo"}, "–"),
+    ):
+        page = render_transcripts([], {}, {"policy": [response]}, description)
+        assert f"sum of r {response.reward_sum:+.2f}, p {p}" in page
 
 
 def test_the_report_writes_the_promised_files_and_keys(run_dir):
@@ -191,7 +202,7 @@ def test_the_report_writes_the_promised_files_and_keys(run_dir):
     assert (run_dir / "transcripts.html").read_text().count('<div class="transcript') == 40 + 12
     said = text(run_dir, summary)
     assert "gain" in said and all(f"  {label}" in said for label in LABELS.values())
-    assert "of PRIME, variant distilled (changed: prime.whitening=false):\n" in said
+    assert "of PRIME, variant distilled (changed: prime.whitening=false), one seed (± standard error over pr" in said
     # Stored runs are those of the task as it is.
     (run_dir / "settings.txt").write_text("SEED=7\nBETA=0.2\nPROMPTS=8\n")
     assert report(run_dir)["stored_runs"] == []
