@@ -51,7 +51,8 @@ class ModelShape:
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
     """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it in errors."""
     if not (Path(path).expanduser() / "config.json").is_file():
-        raise SettingsError(f"{key}: {path} has no config.json; the plan reads local models only")
+        instead = f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place"
+        raise SettingsError(f"{key}: {path} has no config.json here; {instead}")
     try:
         model = _build_empty_model(path, trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
@@ -180,21 +181,20 @@ def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:
 
 
 def engine_memory(engine: Engine) -> dict[str, float]:
-    """Return bytes on one device: ``idle`` between passes, ``working`` at the maximum of all kinds of passes."""
-    weights = (engine.shape.weights + engine.adapter) * engine.weight_bytes / engine.shards
-    gradients = engine.trained * engine.weight_bytes / engine.shards
+    """Return bytes on one device: ``working``, its parts in the largest pass before it, and ``idle`` between passes."""
+    on_device = 0.0 if engine.stays_on_host else engine.weight_bytes / engine.shards
+    weights = (engine.shape.weights + engine.adapter) * on_device
+    gradients = engine.trained * on_device
     optimizer = 2 * gradients  # Adam's two states
-    held = 0.0 if engine.stays_on_host else weights + gradients + optimizer
-    needs = pass_memory(engine)
-    working = held + sum(needs.values())
     # verl frees the gradients after the optimizer's step.
     states = 0.0 if engine.optimizer_offload else optimizer
+    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer} | pass_memory(engine)
     if engine.trained and engine.forward_tokens is not None:
         forward = pass_memory(replace(engine, trained=0, tokens=engine.forward_tokens))
-        working = max(working, held - gradients - optimizer + states + sum(forward.values()))
-    idle = 0.0 if engine.stays_on_host else states + (0.0 if engine.param_offload else weights)
-    sizes = {"weights": weights, "gradients": gradients, "optimizer": optimizer}
-    return sizes | needs | {"idle": idle, "working": working}
+        without = parts | {"gradients": 0.0, "optimizer": states} | forward
+        parts = max(parts, without, key=lambda each: sum(each.values()))
+    idle = states + (0.0 if engine.param_offload else weights)
+    return parts | {"working": sum(parts.values()), "idle": idle}
 
 
 def pass_memory(engine: Engine) -> dict[str, float]:

@@ -40,7 +40,7 @@ REST_OVER_UPDATE = (281.7 + 91.1) / 156.6
 
 
 def main(arguments: list[str]) -> int:
-    """Print a plan and return the exit status. Missing files are listed, and are not a failure."""
+    """Print a plan and return the exit status. Files that are not here are listed, and are not a failure."""
     parser = argparse.ArgumentParser(prog="python -m prime_ext.doctor --plan", description=__doc__)
     parser.add_argument("--config-name", default="prime_trainer", help="of prime_ext.train; default: %(default)s")
     parser.add_argument("--device-memory", type=float, metavar="GIB", help="default: the device of this machine")
@@ -56,6 +56,9 @@ def main(arguments: list[str]) -> int:
             config = compose_for_verl(options.config_name, options.overrides)
             problems = check_config(config)
             not_here = [] if problems else check_files(config)
+            # Rows that are here and cannot be trained on, or not in such batches.
+            problems += [line for line in not_here if line.startswith("data.") and not line.endswith("does not exist")]
+            not_here = [line for line in not_here if line not in problems]
             if options.model_configs:
                 replace_missing_models(config, options.model_configs)
             size = options.device_memory and options.device_memory * GIB
@@ -90,12 +93,19 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
         if name == "devices":
             lines[-1] += " (trainer.nnodes * trainer.n_gpus_per_node)"
     columns = list(plan["memory"]["policy"])
-    lines += ["", "GiB per device " + "".join(f"{column:>12}" for column in columns)]
+    # Sizes of tiny models in GiB would all be 0.00.
+    small = max(part["working"] for part in plan["memory"].values()) < GIB
+    unit, size_of = ("MiB", 2**20) if small else ("GiB", GIB)
+    lines += ["", f"{unit} per device " + "".join(f"{column:>12}" for column in columns)]
     for name, part in plan["memory"].items():
-        lines.append(f"{name:<15}" + "".join(f"{_gib(part[column]):>12}" for column in columns))
-    lines.append(f"rollout engine: {_gib(plan['rollout']['weights'])} weights + {_gib(plan['rollout']['cache'])} cache")
-    lines += ["", "peak of each part of a step, GiB per device"]
-    lines += [*(f"  {name:<16}{_gib(size):>8}" for name, size in plan["phases"].items()), ""]
+        lines.append(f"{name:<15}" + "".join(f"{part[column] / size_of:>12.2f}" for column in columns))
+    engine = ", ".join(f"{name} {size / size_of:.2f}" for name, size in plan["rollout"].items())
+    lines.append(f"rollout engine: {engine}; working: the parts to its left in the largest pass")
+    lines += ["", f"peak of each part of a step, {unit} per device"]
+    for name, parts in plan["phases"].items():
+        terms = " + ".join(f"{size / size_of:.2f} {part}" for part, size in parts.items() if size)
+        lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
+    lines.append("")
     if plan["seconds"]:
         lines.append(f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)")
     for device, seconds in plan["seconds"].items():
@@ -112,11 +122,6 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     return "\n".join([*lines, *(f"not here: {line}" for line in not_here)])
 
 
-def _gib(size: float) -> str:
-    """Format bytes in GiB; small sizes keep one significant digit."""
-    return f"{size / GIB:.2f}" if size >= 0.1 * GIB or not size else f"{size / GIB:.1g}"
-
-
 def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | None = None) -> dict[str, Any]:
     """Return what a run of ``prime_ext.train`` needs; sizes are bytes per device.
 
@@ -129,15 +134,18 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     memory = {name: engine_memory(engine) for name, engine in engines.items()}
     rollout, warnings = _plan_rollout(config, engines["policy"].shape, rollouts, longest, device_bytes)
     cpu = config.trainer.device == "cpu"
-    waiting = PROCESS_BYTES["cpu" if cpu else "cuda"] + sum(part["idle"] for part in memory.values())
-    phases = {"rollout": waiting + rollout["weights"] + rollout["cache"]}
-    stays = phases["rollout"] if not config.actor_rollout_ref.rollout.free_cache_engine else waiting
+    process = PROCESS_BYTES["cpu" if cpu else "cuda"]
+    idle, generates = sum(part["idle"] for part in memory.values()), sum(rollout.values())
+    phases = {"rollout": {"process": process, "models that wait": idle, "rollout engine": generates}}
     for name, part in memory.items():
-        phases[name] = stays - part["idle"] + part["working"]
-    phases["policy"] += _target_bytes(config, engines)
-    highest = max(phases, key=lambda phase: phases[phase])
-    if device_bytes is not None and (peak := phases[highest]) > device_bytes:
-        needs = f"the part {highest!r} needs about {peak / GIB:.1f} GiB of a device's {device_bytes / GIB:.1f}"
+        phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
+        if not config.actor_rollout_ref.rollout.free_cache_engine:
+            phases[name]["rollout engine"] = generates
+    phases["policy"]["targets of its loss"] = _target_bytes(config, engines)
+    peaks = {name: sum(parts.values()) for name, parts in phases.items()}
+    highest = max(peaks, key=lambda phase: peaks[phase])
+    if device_bytes is not None and (peak := peaks[highest]) > device_bytes:
+        needs = f"the part {highest!r} needs about {peak / GIB:.3g} GiB of a device's {device_bytes / GIB:.3g}"
         warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
     work = partial(pass_flops, tokens=rollouts * longest, length=longest)
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
@@ -162,7 +170,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "memory": memory,
         "rollout": rollout,
         "phases": phases,
-        "peak": {"phase": highest, "bytes": phases[highest]},
+        "peak": {"phase": highest, "bytes": peaks[highest]},
         "seconds": {} if cpu else {name: flops / (devices * DEVICES[name] * UTILIZATION) for name in DEVICES},
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,

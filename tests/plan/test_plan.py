@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
@@ -15,6 +17,7 @@ from prime_ext import doctor
 from prime_ext.config.checks import SettingsError
 from prime_ext.plan.memory import Engine, adapter_weights, read_shape
 from prime_ext.plan.run import GIB, pass_flops, plan_run, read_engines
+from prime_ext.tasks.rl_rows import MATH_SCHEMA
 
 WIDTH, INTERMEDIATE, LAYERS, HEADS, KEY_VALUE_HEADS, VOCABULARY = 64, 160, 3, 4, 2, 1000
 HEAD = WIDTH // HEADS
@@ -80,6 +83,10 @@ def part(plan, name):
     return SimpleNamespace(**plan.memory[name])
 
 
+def peak(plan, name):
+    return sum(plan.phases[name].values())
+
+
 def tokens_of(plan):
     return plan.facts["tokens per micro-batch and device"]
 
@@ -121,12 +128,12 @@ def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, mo
     assert hybrid.weights == prm.weights / 2
     assert moved.idle == 0 and moved.working == prm.working
     # Then the PRM is not in the way of the others.
-    assert plan.phases["policy"] - offloaded.phases["policy"] == pytest.approx(prm.idle)
+    assert peak(plan, "policy") - peak(offloaded, "policy") == pytest.approx(prm.idle)
 
 
 def test_a_reference_lives_on_the_host_of_an_accelerator(planned):
     reference, on_cpu = part(planned(), "PRM reference"), part(planned(name="prime_trainer_cpu"), "PRM reference")
-    assert reference.idle == 0
+    assert reference.idle == reference.weights == 0
     assert reference.gradients == reference.optimizer == 0
     assert on_cpu.idle == on_cpu.weights
     for name in ("policy", "kl", "none"):
@@ -147,7 +154,7 @@ def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(pl
 
 def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(), "PRM").logits == 16384 * VOCABULARY * 8
-    fused = {"prm.model.use_fused_kernels": True}
+    fused = {"prm.model.use_fused_kernels": True, "prm.infer_max_token_len_per_gpu": 16384}
     # Two copies of a chunk, and the sum of the output layer's gradient, which an adapter does not have.
     assert part(planned(fused), "PRM").logits == 256 * VOCABULARY * 4 * 2 + VOCABULARY * WIDTH * 4
     assert part(planned(fused | ADAPTER), "PRM").logits == 256 * VOCABULARY * 4 * 2
@@ -155,7 +162,7 @@ def test_logits_are_what_fused_log_probabilities_spare(planned):
     assert part(planned(rows), "PRM").logits == 2 * 1024 * VOCABULARY * 8
     # The larger of training and scoring counts.
     scoring = part(planned({"prm.infer_max_token_len_per_gpu": 4_000_000, "prm.update_mode": "after"}), "PRM")
-    assert scoring.logits == 16384 * VOCABULARY * 8 and scoring.working > 4_000_000 * VOCABULARY * 8
+    assert scoring.logits == 4_000_000 * VOCABULARY * 8
 
 
 @pytest.mark.parametrize(
@@ -172,6 +179,15 @@ def test_passes_without_gradients_have_a_budget_of_their_own(planned, changes, t
     assert tokens_of(planned(changes))["PRM reference"] == tokens
 
 
+@pytest.mark.parametrize("changes", [{}, DISTILLED, {"prm.infer_max_token_len_per_gpu": 4_000_000}, OFFLOADED])
+def test_the_parts_of_the_table_add_up_to_its_totals(planned, changes):
+    plan = planned(changes)
+    for row in plan.memory.values():
+        *parts, working, _ = row.values()
+        assert list(row)[-2:] == ["working", "idle"] and working == pytest.approx(sum(parts))
+    assert plan.peak["bytes"] == max(sum(parts.values()) for parts in plan.phases.values())
+
+
 def test_a_critic_has_values_in_place_of_logits(planned):
     gae = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
     plan = planned(gae)
@@ -186,7 +202,7 @@ def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(
     plan = planned({"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4})
     assert sum(plan.rollout.values()) == pytest.approx(0.4 * 80 * GIB)
     awake = planned({"actor_rollout_ref.rollout.free_cache_engine": False})
-    assert awake.phases["PRM"] - planned().phases["PRM"] == pytest.approx(sum(awake.rollout.values()))
+    assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
 def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
@@ -194,8 +210,8 @@ def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_ti
     both = planned(DISTILLED | {"prime.anchor.kind": "ema"})
     one = planned(DISTILLED | {"prime.anchor.kind": "ema", "prime.process.top_k": 8})
     average = part(both, "policy average")
-    assert average.idle == 0 and average.weights > 0  # on the host
-    added, spared = both.phases["policy"] - plain.phases["policy"], both.phases["policy"] - one.phases["policy"]
+    assert average.idle == average.weights == 0  # on the host
+    added, spared = (peak(both, "policy") - peak(other, "policy") for other in (plain, one))
     assert spared == tokens_of(both)["policy"] * VOCABULARY * 2
     assert added > 2 * spared
 
@@ -280,11 +296,12 @@ FITS = ["--device-memory", "80"]
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ([*FITS, "--config-name=prime_trainer_cpu", "PATH"], 0, ["policy average", "fits:"]),
+        ([*FITS, "--config-name=prime_trainer_cpu", "PATH"], 0, ["policy average", "MiB per device", "fits:"]),
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
-        ([*FITS, "NOT_HERE"], 2, ["has no config.json"]),
+        ([*FITS, "NOT_HERE"], 2, ["has no config.json here; --model-configs DIR reads DIR/"]),
+        ([*FITS, "PATH", "EMPTY"], 1, ["warning: data.train_files: ", "has no rows", "not here: data.val_files"]),
         ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "not here: data.train_files"]),
     ],
 )
@@ -294,7 +311,9 @@ def test_the_command_says_whether_it_fits_and_what_is_not_here(models, capsys, w
         "PATH": f"actor_rollout_ref.model.path={folder}",
         "NOT_HERE": f"actor_rollout_ref.model.path=somebody/{folder.name}",
         "FOLDER": str(folder.parent),
+        "EMPTY": f"data.train_files={folder / 'empty.parquet'}",
     }
+    pq.write_table(pa.Table.from_pylist([], MATH_SCHEMA), folder / "empty.parquet")
     assert doctor.main(["--plan", *(paths.get(word, word) for word in words)]) == status
     printed = capsys.readouterr()
     assert all(text in printed.out + printed.err for text in said)
