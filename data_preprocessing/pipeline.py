@@ -132,7 +132,7 @@ def run(
     """Run the pipeline and write all files or none. Returns the parquet files.
 
     With ``files``, local ones by source and split, the other sources are left out. ``column`` stands for the column
-    ``source`` of all rows. Of the training rows, the ``share`` stays, by a hash of the problem; the rest is for testing.
+    ``source`` of all rows. ``share`` of the training rows stay, by a hash of the problem; the others are for testing.
     """
     system = read_system_prompt(settings.system_prompt, NAMED_PROMPTS)
     for name in files:

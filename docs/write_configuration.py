@@ -7,6 +7,9 @@ python docs/write_configuration.py
 import re
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
+from prime_ext.config.compose import compose_config
 from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +28,7 @@ SECTIONS = {
 TITLES = {"offline_prm_common.yaml": "Offline implicit PRMs", "step_rm.yaml": "Step reward models"}
 HEAD = """# Configuration reference
 
-Keys that prime_ext adds to verl's, with their defaults, written from the comments of the YAML files in
+Keys that prime_ext adds to verl's, with the defaults of a run, written from the comments of the YAML files in
 [`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
 keep their meaning. `variant=distilled` (the default), `guarded`, `paper` and others set several of them at once:
 [`config/variant`](../../prime_ext/config/variant).
@@ -60,10 +63,14 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
+    of_variant = compose_config("prime_trainer", [])
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
         for key, value, comment in keys_of((CONFIG / name).read_text(encoding="utf-8"), section):
             default = f" = `{value}`" if value else ""
+            chosen = OmegaConf.select(of_variant, key) if section.startswith(("prime", "prm")) else None
+            if value and "${" not in value and chosen is not None and chosen != OmegaConf.create(f"v: {value}").v:
+                default = f" = `{str(chosen).lower()}` by `variant=distilled`, else `{value}`"
             parts.append(f"- **`{key}`**{default}: {comment}\n")
     return "".join(parts)
 

@@ -37,7 +37,7 @@ def command(
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate the ``main`` of the program ``name``: errors become one line and an exit code.
 
-    ``RunError`` and ``wrong``, which the user can mend, have exit code 2, and so have texts that a tokenizer cannot read.
+    ``RunError`` and ``wrong``, which the user can mend, have exit code 2, as have texts that a tokenizer cannot read.
     Ctrl-C has 130 and the line ``interrupted``.
     """
 

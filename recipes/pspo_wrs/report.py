@@ -41,8 +41,8 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
         f"Step reward model: accuracy {rm['accuracy']:.3f} on {rm['steps']:,} steps of held-out problems "
         f"(always the commonest label: {rm['majority']:.3f}), macro-F1 {rm['macro_f1']:.3f}.",
         f"Policy, one response to each of {summary['n_problems']:,} held-out problems, after "
-        f"{summary['training_steps']} training steps, one seed (± standard error over problems, which leaves out that of "
-        "seeds); no gold answer was used in training:",
+        f"{summary['training_steps']} training steps, one seed (± standard error over problems, which leaves out that "
+        "of seeds); no gold answer was used in training:",
         write_gain("accuracy", summary["accuracy"]),
         f"  {'':<24}{'warm start':>16}{'PSPO-WRS':>16}",
         *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),

@@ -296,7 +296,7 @@ ROWS = "premise,hypothesis,label\n"
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),
         (f"{MATH} {HERE} stages.decontaminate.tasks=[math500]", "", "decontaminate.tasks: math500: "),
         (NUMINA, "{broken\n", "nothing can be used: "),
-        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "left of 1 rows: proof 1 (asks for a proof"),
+        (NUMINA, '{"problem": "Prove it.", "answer": "1", "source": "a"}\n', "left of 1 rows: proof 1 (asks for"),
         (GSM8K, '{"question": "P", "answer": "7"}\n', "left of 1 rows: no_answer 1 (no gold answer: no line with ####"),
         (NUMINA, '{"problem": "P", "answer": "7"}\n', "no column source; it has problem, answer; --source NAME"),
         (f"{GSM8K} --source mine", "", "--source mine: gsm8k is not named by a column source"),

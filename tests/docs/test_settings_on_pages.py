@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pages import PAGES, ROOT, shell_blocks
 
 from prime_ext.config.compose import compose_config
+from prime_ext.preflight.check import check_config
 
 # Modules that take overrides of a configuration, and its name.
 COMPOSED = {
@@ -26,21 +27,35 @@ TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)
 
 
 def documented_overrides():
-    """Configuration and overrides of every command on a page that starts one of these modules."""
+    """Configuration and overrides of every command that starts one of these modules, and of bare overrides."""
     for page in PAGES:
         for line in "\n".join(shell_blocks(page)).replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             module = next((word for word in words if word in COMPOSED), None)
+            bare = [word for word in words if re.match(r"[a-z][\w.@]*=", word)]
             overrides = [word for word in words[words.index(module) + 1 :] if "=" in word] if module else []
+            overrides = bare if bare == words else overrides
             named = [word.partition("=")[2] for word in overrides if word.startswith("--config-name")]
             overrides = [word for word in overrides if not word.startswith("--")]
             if overrides:
-                yield pytest.param(named[0] if named else COMPOSED[module], overrides, id=f"{page.stem}: {line[:60]}")
+                name = named[0] if named else COMPOSED.get(module, "prime_trainer")
+                yield pytest.param(name, overrides, id=f"{page.stem}: {line[:60]}")
 
 
-@pytest.mark.parametrize(("name", "overrides"), documented_overrides())
-def test_documented_overrides_compose(name, overrides):
-    compose_config(name, overrides)
+def advised_overrides():
+    """Overrides in each row of the table of what saves memory, which the plan points to."""
+    table = (ROOT / "docs" / "how_to" / "cost.md").read_text().split("\n## In which order to save memory\n")[1]
+    for row in table.split("\n## ")[0].splitlines():
+        words = [word for code in re.findall(r"`([^`]+)`", row) for word in code.split() if "=" in word]
+        if row.startswith("| ") and words:
+            yield pytest.param("prime_trainer", words, id=f"cost: {words[0]}")
+
+
+@pytest.mark.parametrize(("name", "overrides"), [*documented_overrides(), *advised_overrides()])
+def test_documented_overrides_pass_the_preflight(name, overrides):
+    config = compose_config(name, overrides)
+    if name.startswith(("prime_trainer", "pspo_trainer")):
+        assert check_config(config) == []
 
 
 @pytest.mark.parametrize("name", ["prime_trainer", "pspo_trainer", "step_rm"])

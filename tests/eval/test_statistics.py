@@ -157,9 +157,8 @@ def test_the_interval_of_a_difference_is_newcombes_and_no_narrower_where_nothing
     assert (found["low"], found["high"]) == (-alone["high"], alone["high"])
     before = {str(i): [float(i < 40)] for i in range(100)}
     after = {str(i): [float(i < 30 or i >= 85)] for i in range(100)}
-    (p, low, high), (q, other_low, other_high) = (
-        (own["value"], own["low"], own["high"]) for own in (average(list(after.values())), average(list(before.values())))
-    )
+    estimates = [average(list(run.values())) for run in (after, before)]
+    (p, low, high), (q, other_low, other_high) = ([own[name] for name in ("value", "low", "high")] for own in estimates)
     # phi of 30 problems that both solve, 15 and 10 that one does, and two halves in either direction.
     phi = (100 * (0.3 - p * q) - 0.5) / math.sqrt((100 * p * (1 - p) + 0.5) * (100 * q * (1 - q) + 0.5))
     below = math.sqrt((p - low) ** 2 - 2 * phi * (p - low) * (other_high - q) + (other_high - q) ** 2)

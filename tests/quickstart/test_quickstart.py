@@ -181,8 +181,9 @@ def test_hostile_text_is_shown_and_not_interpreted():
 
 def test_transcripts_and_eval_print_the_probability_of_the_prms_description():
     response = scored_response(0.1, -0.5)
+    sigmoid = 1 / (1 + math.exp(-(response.reward_sum + 1)))
     for description, p in (
-        ({"loss": "ce", "reference_moves": False, "bias": 1.0}, f"{1 / (1 + math.exp(-(response.reward_sum + 1))):.2f}"),
+        ({"loss": "ce", "reference_moves": False, "bias": 1.0}, f"{sigmoid:.2f}"),
         ({"loss": "ce", "reference_moves": True, "bias": None}, "–"),
         ({"loss": "dpo"}, "–"),
     ):
