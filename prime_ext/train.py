@@ -14,6 +14,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.variant import variant_line
@@ -21,6 +22,7 @@ from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
+from prime_ext.run.resume import identity_of, refusal
 from prime_ext.run.run_lock import RunFolderInUse, RunLock
 
 _LONGEST = 300
@@ -42,14 +44,14 @@ def main() -> None:
         return
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
-    name, words = args.config_name or "prime_trainer", []
+    name = args.config_name or "prime_trainer"
     config, checks = None, None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
-        words = environment_words(config, os.environ)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
     os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))
+    words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)
     sys.argv[end:end] = words
@@ -84,14 +86,15 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
         except SettingsError as error:
             problems.append(str(error))
         # Before anything of a run that is under way is touched.
-        if not problems and (in_use := folder_in_use(config)):
-            problems.append(in_use)
+        if not problems and (problem := folder_in_use(config) or refusal(config, identity_of(config))):
+            problems.append(problem)
     if config is None or problems:
         print(*(f"prime_ext: {problem}" for problem in problems), sep="\n", file=sys.stderr)
         raise SystemExit(2)
     if "prime" in config:
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-    if path is not None:
+    # verl's own trainers begin the file anew at every start.
+    if path is not None and config.trainer.v1.trainer_mode in VERL_MODES:
         put_aside(path)
     return config, checks
 

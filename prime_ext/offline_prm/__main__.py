@@ -23,6 +23,7 @@ from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, p
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.run.metrics_file import MetricsFile
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
@@ -116,7 +117,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, model_name, relative_name, versions
-    from prime_ext.offline_prm.trainer import Checkpoints, MetricsLog, OfflineTrainer
+    from prime_ext.offline_prm.trainer import Checkpoints, OfflineTrainer
 
     data, validation = load(settings)
     main_rank = os.environ["RANK"] == "0"
@@ -125,17 +126,17 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     folder, run = Path(settings.trainer.output_dir), settings.trainer
     checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
     # Before a model is loaded.
-    checkpoints.latest()
+    step = checkpoints.latest()
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
     for name, read, used in (("train", data, trainer.data), ("validation", validation, trainer.validation)):
         if len(used) < len(read):
             say(f"{name}: {len(read) - len(used)} prompts leave no room in data.max_length={settings.data.max_length}")
-    tracking = None
+    loggers: list[Any] = [MetricsFile(folder / METRICS_FILE, step)] if main_rank else []
     if main_rank and run.logger:
-        tracking = Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config))
-    steps = trainer.fit(checkpoints, MetricsLog(folder / METRICS_FILE, tracking) if main_rank else None)
+        loggers.append(Tracking(run.project_name, run.experiment_name, run.logger, OmegaConf.to_container(config)))
+    steps = trainer.fit(checkpoints, loggers)
     weights = trainer.weights()
     if main_rank:
         values = asdict(settings)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offline training of an implicit PRM on verl's engines, one process per rank (torchrun), without Ray."""
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -27,8 +26,7 @@ from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, Step
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
 from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
-from prime_ext.run.metrics_file import read_metrics
-from prime_ext.utils.files import read_json, write_json_lines
+from prime_ext.utils.files import read_json
 from prime_ext.utils.run_store import check_identity
 from prime_ext.utils.text_tokens import TextEncoder
 
@@ -81,24 +79,6 @@ class Checkpoints:
         dist.barrier()
 
 
-class MetricsLog:
-    """JSON Lines with ``step`` and ``data``, like verl's ``file`` logger, and verl's ``Tracking``. Of one rank."""
-
-    def __init__(self, path: Path, tracking: Any = None):
-        self.path, self.tracking = path, tracking
-
-    def start_after(self, step: int) -> None:
-        """Drop what an interrupted run wrote after the checkpoint it resumes from, and the line that was cut."""
-        known = read_metrics(self.path) if step else {}
-        write_json_lines(self.path, [{"step": at, "data": data} for at, data in known.items() if at <= step])
-
-    def write(self, step: int, metrics: dict[str, float]) -> None:
-        with self.path.open("a") as lines:
-            lines.write(json.dumps({"step": step, "data": metrics}) + "\n")
-        if self.tracking is not None:
-            self.tracking.log(data=metrics, step=step)
-
-
 class OfflineTrainer:
     """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
@@ -146,20 +126,19 @@ class OfflineTrainer:
         worker.reset()
         return worker
 
-    def fit(self, checkpoints: Checkpoints, log: MetricsLog | None) -> int:
-        """Train from the latest checkpoint, if any, and return the steps; ``log`` is of the first rank."""
+    def fit(self, checkpoints: Checkpoints, loggers: Sequence[Any] = ()) -> int:
+        """Train from the latest checkpoint, if any, and return the steps; the first rank has ``loggers``."""
         step = checkpoints.latest()
         if step:
             self.worker.load_checkpoint(str(checkpoints.folder(step)))
         if step in (0, self.total_steps):
             self.final_metrics = self.validate()
-        if log is not None:
-            log.start_after(step)
-            if step == 0 and self.final_metrics:
-                log.write(0, self.final_metrics)
+        if step == 0 and self.final_metrics:
+            for logger in loggers:
+                logger.log(data=self.final_metrics, step=0)
         run, data = self.settings.trainer, self.settings.data
         batches: list[list[int]] = []
-        options = {"total": self.total_steps, "initial": step, "desc": "implicit PRM", "disable": log is None}
+        options = {"total": self.total_steps, "initial": step, "desc": "implicit PRM", "disable": not loggers}
         progress = tqdm(range(step + 1, self.total_steps + 1), **options)
         for step in progress:
             epoch, place = divmod(step - 1, self.per_epoch)
@@ -170,8 +149,8 @@ class OfflineTrainer:
             if last or (run.val_freq and step % run.val_freq == 0):
                 self.final_metrics = self.validate()
                 metrics.update(self.final_metrics)
-            if log is not None:
-                log.write(step, {**metrics, "train/epoch": step / self.per_epoch})
+            for logger in loggers:
+                logger.log(data={**metrics, "train/epoch": step / self.per_epoch}, step=step)
             progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
             if last or (run.save_freq and step % run.save_freq == 0):
                 checkpoints.save(self.worker, step)

@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 
 # What is shown of a step: label, the metrics that may hold it, format, unit. The first that is there is shown.
 COLUMNS = (
-    ("accuracy", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
-    ("reward", ("critic/score/mean",), ".3f", ""),
+    ("accuracy (all)", ("prime/accuracy/before_filter", "pspo/acc"), ".3f", ""),
+    ("reward (kept)", ("critic/score/mean",), ".3f", ""),
     ("process reward", ("prm/reward_sum/mean",), "+.3g", ""),
     ("PRM pairs right", ("prm/pair_accuracy/before_update",), ".3f", ""),
     ("step score", ("pspo/step_score",), ".3f", ""),
@@ -65,17 +65,21 @@ class ConsoleLines:
 
 
 @contextmanager
-def replace_console(module: Any, console: ConsoleLines) -> Iterator[None]:
-    """Within this context the trainer in ``module`` (``trainer_base``) logs to ``console`` without progress bars."""
+def replace_loggers(module: Any, loggers: Mapping[str, Any]) -> Iterator[None]:
+    """Within this context the trainer in ``module`` (``trainer_base``) logs to these in place of verl's of their names.
+
+    With a ``console`` among them it has no progress bars.
+    """
     make_tracking, bar = module.Tracking, module.tqdm
 
-    def build_tracking(*arguments: Any, **keywords: Any) -> Any:
-        tracking = make_tracking(*arguments, **keywords)
-        tracking.logger["console"] = console
+    def build_tracking(*, default_backend: str | list[str], **keywords: Any) -> Any:
+        names = [default_backend] if isinstance(default_backend, str) else default_backend
+        tracking = make_tracking(default_backend=[name for name in names if name not in loggers], **keywords)
+        tracking.logger.update(loggers)
         return tracking
 
     module.Tracking = build_tracking
-    module.tqdm = partial(bar, disable=True)
+    module.tqdm = partial(bar, disable="console" in loggers)
     try:
         yield
     finally:

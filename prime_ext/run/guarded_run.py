@@ -4,22 +4,25 @@
 import re
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray._private.state import actors
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.generate.generation import end_tokens
-from prime_ext.run import checkpoint
-from prime_ext.run.console import ConsoleLines, logs_to_console, replace_console
+from prime_ext.run import checkpoint, resume
+from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
+from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
 from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
+from prime_ext.utils.run_store import RunError
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -42,6 +45,11 @@ class GuardedRunMixin(_Trainer):
             self._run_lock.acquire()
         super().init()
 
+    @cached_property
+    def _identity(self) -> resume.Identity:
+        """What the run is trained with, read when it starts: files may change later."""
+        return resume.identity_of(self.config)
+
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
         self._watched = workers_of(self, agent_loop_manager)
@@ -53,9 +61,13 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments)
 
         self.replay_buffer._wait_for_next_poll = check_and_wait
-        lines = ConsoleLines(self.total_training_steps)
+        trainer, loggers = self.config.trainer, {}
+        if logs_to_console(self.config):
+            loggers["console"] = ConsoleLines(self.total_training_steps)
+        if path := metrics_path(trainer.get("logger") or (), trainer.project_name, trainer.experiment_name):
+            loggers["file"] = MetricsFile(path, self.global_steps)
         try:
-            with replace_console(trainer_base, lines) if logs_to_console(self.config) else nullcontext():
+            with replace_loggers(trainer_base, loggers):
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -106,11 +118,22 @@ class GuardedRunMixin(_Trainer):
         trainer = self.config.trainer
         if trainer.resume_mode == "auto":
             checkpoint.repair_tracker(Path(trainer.default_local_dir))
+        if refusal := resume.refusal(self.config, self._identity):
+            raise RunError(refusal)
         super()._load_checkpoint()
         if self.global_steps > 0:
             self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
             self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """Fetch the next prompts; begin with the first row where a checkpoint's place is beyond the end of the data."""
+        try:
+            return super()._fetch_one_gen_batch()
+        except StopIteration:
+            self._say("the checkpoint was further in its data than these have rows: they begin with their first row")
+            self.train_dataloader.next_iter_state = None
+            return super()._fetch_one_gen_batch()
 
     def _checkpoint_folder(self) -> Path:
         """Return the folder that verl has just resumed from."""
@@ -146,7 +169,7 @@ class GuardedRunMixin(_Trainer):
             super()._save_checkpoint()
         finally:
             trainer.update(retention)
-        checkpoint.mark_complete(folder, {"global_step": self.global_steps})
+        checkpoint.mark_complete(folder, {"global_step": self.global_steps, "identity": self._identity})
         self._say(f"checkpoint of step {self.global_steps} saved in {time.monotonic() - start:.1f} s: {folder}")
         checkpoint.prune(root, keep, self.global_steps)
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON-lines metrics of verl's `file` logger, across interrupted and resumed runs.
-
-verl overwrites the file at every start. The earlier file is renamed first, and a reader sees all parts as one.
-"""
+"""The JSON-lines metrics of a run, in the form of verl's `file` logger: one file, which goes on when a run is resumed."""
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
+from typing import Any
+
+import orjson
+
+from prime_ext.utils.files import write_text
 
 
 def metrics_path(loggers: Iterable[str], project_name: str, experiment_name: str) -> Path | None:
-    """Return where verl's `file` logger will write; None when it is not among the loggers."""
+    """Return where verl's `file` logger would write; None when it is not among the loggers."""
     if "file" not in loggers:
         return None
     explicit = os.getenv("VERL_FILE_LOGGER_PATH")
@@ -19,26 +22,47 @@ def metrics_path(loggers: Iterable[str], project_name: str, experiment_name: str
     return Path(explicit) if explicit else root / project_name / f"{experiment_name}.jsonl"
 
 
-def _parts(path: Path) -> list[Path]:
-    earlier = path.parent.glob(f"{path.stem}.part*{path.suffix}")
-    return sorted(earlier, key=lambda part: int(part.stem.rsplit("part", 1)[1]))
-
-
 def put_aside(path: Path) -> None:
-    """Keep the metrics of an earlier start: rename them to ``<name>.part<k><suffix>``."""
+    """Rename the metrics of another run to ``<name>.old<k><suffix>``."""
     if path.exists() and path.stat().st_size > 0:
-        path.rename(path.with_name(f"{path.stem}.part{len(_parts(path))}{path.suffix}"))
+        names = (path.with_name(f"{path.stem}.old{number}{path.suffix}") for number in count())
+        path.rename(next(name for name in names if not name.exists()))
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the lines of a file and what they hold. A line cut off by a kill is skipped."""
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            yield line, json.loads(line)
+        except json.JSONDecodeError:
+            continue
 
 
 def read_metrics(path: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of all parts by step; the last value counts. A line cut off by a kill is skipped."""
+    """Return the metrics by step; the last value counts."""
     steps: dict[int, dict[str, float]] = {}
-    for part in [*_parts(path), path]:
-        for line in part.read_text().splitlines() if part.exists() else []:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            step = record["step"]
-            steps[step] = {**steps.get(step, {}), **record["data"]}
+    for _, record in _records(path):
+        steps[record["step"]] = {**steps.get(record["step"], {}), **record["data"]}
     return dict(sorted(steps.items()))
+
+
+class MetricsFile:
+    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run goes on, and append to them.
+
+    Later lines are of steps that were lost and are made again. The file of another run is put aside at step 0.
+    """
+
+    def __init__(self, path: Path, step: int):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if step == 0:
+            put_aside(path)
+        write_text(path, "".join(f"{line}\n" for line, record in _records(path) if record["step"] <= step))
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """Append the metrics of a step."""
+        with self.path.open("ab") as lines:
+            lines.write(orjson.dumps({"step": step, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+
+    def finish(self) -> None:
+        """Do nothing: every line is written at once."""

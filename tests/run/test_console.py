@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from verl.utils.tracking import Tracking
 
-from prime_ext.run.console import ConsoleLines, replace_console
+from prime_ext.run.console import ConsoleLines, replace_loggers
 
 PRIME = {"prime/accuracy/before_filter": 0.5416666, "critic/score/mean": 0.5625, "prm/reward_sum/mean": -1.83e-05}
 PRIME |= {"prm/pair_accuracy/before_update": 0.153846, "response_length/mean": 8.5625, "actor/grad_norm": 0.3}
 PRIME |= {"prime/response_length/cut_off": 0.5, "timing_s/step": 4.25}
 PSPO = {"pspo/acc": 0.25, "pspo/step_score": 0.62, "pspo/n_steps/mean": math.nan, "timing_s/step": 5.0}
 PRIME_LINE = (
-    "accuracy 0.542  reward 0.562  process reward -1.83e-05  PRM pairs right 0.154  length 9 tokens  cut off 50.0%"
+    "accuracy (all) 0.542  reward (kept) 0.562  process reward -1.83e-05  PRM pairs right 0.154  length 9 tokens  cut off 50.0%"
 )
 
 
@@ -26,7 +26,7 @@ def clock(*seconds):
 @pytest.mark.parametrize(
     # Missing metrics are left out, and after the last step the time.
     ("metrics", "step", "line"),
-    [(PRIME, 1, f"{PRIME_LINE}  4.2 s  0:13:10 left"), (PSPO, 80, "accuracy 0.250  step score 0.620  5.0 s")],
+    [(PRIME, 1, f"{PRIME_LINE}  4.2 s  0:13:10 left"), (PSPO, 80, "accuracy (all) 0.250  step score 0.620  5.0 s")],
 )
 def test_a_step_is_one_line(capsys, metrics, step, line):
     ConsoleLines(80, clock(100.0, 110.0)).log(metrics, step)
@@ -55,18 +55,21 @@ def test_validation_has_a_line_before_and_during_training(capsys):
     ]
 
 
-def test_other_loggers_keep_everything_and_the_module_is_restored(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
-    bars = []
+@pytest.mark.parametrize("listed", [["console", "file"], ["file"], "console"])
+def test_loggers_are_replaced_by_name_and_the_module_is_restored(monkeypatch, capsys, listed):
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/nowhere/metrics.jsonl")
+    bars, logged = [], []
+    file = SimpleNamespace(log=lambda data, step: logged.append((step, data)), finish=lambda: None)
+    console = {"console": ConsoleLines(4, clock(0.0, 2.0))} if "console" in listed else {}
     module = SimpleNamespace(Tracking=Tracking, tqdm=lambda **options: bars.append(options))
     before = dict(vars(module))
-    with replace_console(module, ConsoleLines(4, clock(0.0, 2.0))):
-        tracking = module.Tracking("project", "experiment", ["console", "file"])
+    with replace_loggers(module, {**console, **({"file": file} if "file" in listed else {})}):
+        tracking = module.Tracking(project_name="p", experiment_name="e", default_backend=listed)
         module.tqdm(total=4)
         tracking.log(data=PRIME, step=4)
         tracking.finish()
-    assert vars(module) == before and bars == [{"total": 4, "disable": True}]
-    assert "actor/grad_norm" in (tmp_path / "metrics.jsonl").read_text()
+    assert vars(module) == before and bars == [{"total": 4, "disable": bool(console)}]
+    assert logged == ([(4, PRIME)] if "file" in listed else [])
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("step 4/4  accuracy 0.542") for line in lines) == 1
+    assert sum(line.startswith("step 4/4  accuracy (all) 0.542") for line in lines) == bool(console)
     assert not any("grad_norm" in line for line in lines)

@@ -2,7 +2,8 @@
 """What every trainer does about faults, on a stand-in for verl's trainer that writes files and polls."""
 
 import errno
-from types import SimpleNamespace
+import json
+from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +14,7 @@ from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
 from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, workers_of
 from prime_ext.run.ray_cluster import ClusterTooSmall
 from prime_ext.run.run_lock import RunFolderInUse
+from prime_ext.utils.run_store import RunError
 
 
 class Verl:
@@ -33,7 +35,16 @@ class Verl:
     def get_reward_handles(self):
         return None
 
+    def _fetch_one_gen_batch(self):
+        # As torchdata's loader with the state of a longer data set: it fails until the state is gone.
+        if self.train_dataloader.next_iter_state is not None:
+            raise StopIteration
+        return "the first row"
+
     def fit(self, agent_loop_manager):
+        self.logger = guarded_run.trainer_base.Tracking(
+            project_name="p", experiment_name="e", default_backend=self.config.trainer.get("logger", [])
+        )
         self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
         if self.fails:
             raise self.fails
@@ -66,12 +77,12 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run, "require_resources", lambda config, nodes: None)
     made = []
 
-    def make(**changes):
+    def make(data=MappingProxyType({}), model=MappingProxyType({}), **changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
-        keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"))
-        actor = {"checkpoint": {"async_save": False}}
-        config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": {"actor": actor}}
-        trainer = Trainer(OmegaConf.create(config))
+        keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name"))
+        parts = {"actor": {"checkpoint": {"async_save": False}}, "model": {"path": "org/model", **model}, "rollout": {}}
+        config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
+        trainer = Trainer(OmegaConf.create({**config, "data": {"train_files": "train.parquet", "seed": 1, **data}}))
         trainer.init()
         made.append(trainer)
         return trainer
@@ -199,3 +210,60 @@ def test_who_is_watched():
 def test_a_run_that_keeps_nothing_says_so_at_its_start(make, capsys, save_freq, said):
     make(logger=["console"], save_freq=save_freq)._load_checkpoint()
     assert ("nothing will be saved" in capsys.readouterr().out) is said
+
+
+def test_the_metrics_of_a_resumed_run_go_on_in_one_file(make, tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(path))
+
+    def start(step):
+        trainer = make(logger=["file"], val_only=True)
+        trainer.global_steps = step
+        trainer.fit(SimpleNamespace())
+        trainer.logger.log(data={"loss": float("nan")}, step=step + 1)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    path.write_text('{"step": 7, "data": {"loss": 1}}\n')
+    assert start(0) == [{"step": 1, "data": {"loss": None}}]
+    assert len((tmp_path / "metrics.old0.jsonl").read_text().splitlines()) == 1
+    # A step that was lost, and a line that a kill cut off.
+    path.write_text(path.read_text() + '{"step": 2, "data": {"loss": 2}}\n{"step": 3, "da')
+    assert [line["step"] for line in start(1)] == [1, 2] and start(2)[1]["data"] == {"loss": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "said"),
+    [
+        ({}, {}, ""),
+        ({"train_files": ["{tmp}/moved.parquet"]}, {}, ""),
+        ({"train_files": "{tmp}/other.parquet"}, {}, "data.train_files {tmp}/a.parquet, now it is {tmp}/other.parquet"),
+        ({"train_files": "{tmp}/a.parquet", "seed": 2}, {}, "data.seed 1, now it is 2"),
+        ({}, {"path": "org/other"}, "the tokenizer of org/model, now it is org/other"),
+    ],
+)
+def test_other_data_tokenizers_and_seeds_are_not_gone_on_with_unasked(make, tmp_path, data, model, said):
+    for name, content in (("a", "1"), ("moved", "1"), ("other", "2")):
+        (tmp_path / f"{name}.parquet").write_text(content)
+    trainer = make(data={"train_files": f"{tmp_path}/a.parquet"})
+    save(trainer, 3)
+    trainer._run_lock.release()
+    data = {"train_files": f"{tmp_path}/a.parquet", **data}
+    data["train_files"] = json.loads(json.dumps(data["train_files"]).replace("{tmp}", str(tmp_path)))
+    again = make(data=data, model=model)
+    if not said:
+        again._load_checkpoint()
+        assert again.loaded
+        return
+    with pytest.raises(RunError, match="global_step_3 was trained with") as error:
+        again._load_checkpoint()
+    assert said.replace("{tmp}", str(tmp_path)) in str(error.value)
+    # Asked for, with the step named.
+    again.config.trainer.resume_mode = "resume_path"
+    again._load_checkpoint()
+    assert again.loaded
+
+
+def test_fewer_rows_than_the_checkpoint_has_seen_begin_anew(make):
+    trainer = make()
+    trainer.train_dataloader = SimpleNamespace(next_iter_state={"yielded": 9})
+    assert trainer._fetch_one_gen_batch() == "the first row"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint was trained with, so that no run goes on from it with other data, another tokenizer or seed unasked.
+
+Files are compared by their size and last bytes, which in parquet describe all rows, not by their place.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from prime_ext.run.checkpoint import MARKER, complete_steps
+from prime_ext.utils.files import read_json
+
+_LAST_BYTES = 1 << 16
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "added_tokens*", "chat_template*", "*.model")
+
+# By key: the value for people, and what is compared.
+Identity = dict[str, list[Any]]
+
+
+def identity_of(config: DictConfig) -> Identity:
+    """Return what a run is trained with: files, tokenizer and seeds. Files that are not on this machine count by name."""
+    files, model = config.data.train_files, config.actor_rollout_ref.model
+    paths = list(files) if isinstance(files, ListConfig) else [files]
+    tokenizer = Path(model.get("tokenizer_path") or model.path).expanduser()
+    parts = sorted({path for pattern in _TOKENIZER_FILES for path in tokenizer.glob(pattern) if path.is_file()})
+    seeds = {"data.seed": config.data.get("seed"), "rollout.seed": config.actor_rollout_ref.rollout.get("seed")}
+    return {
+        "data.train_files": [", ".join(map(str, paths)), [_digest(Path(path).expanduser()) for path in paths]],
+        "the tokenizer of": [str(tokenizer), [_digest(path) for path in parts] or str(tokenizer)],
+        **{key: [seed, seed] for key, seed in seeds.items()},
+    }
+
+
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        return str(path)
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _LAST_BYTES))
+        return f"{size} {hashlib.blake2b(file.read(), digest_size=8).hexdigest()}"
+
+
+def refusal(config: DictConfig, identity: Identity) -> str:
+    """Return why a run must not go on from the checkpoint in its folder by itself; empty if it may."""
+    root = Path(config.trainer.default_local_dir)
+    steps = complete_steps(root) if config.trainer.resume_mode == "auto" else []
+    if not steps or config.trainer.get("val_only", False):
+        return ""
+    checkpoint = root / f"global_step_{steps[-1]}"
+    marker = checkpoint / MARKER
+    kept: Identity = read_json(marker).get("identity", {}) if marker.is_file() else {}
+    changed = [
+        f"{key} {kept[key][0]}, now it is {'changed' if shown == kept[key][0] else shown}"
+        for key, (shown, compared) in identity.items()
+        if key in kept and kept[key][1] != compared
+    ]
+    if not changed:
+        return ""
+    return (
+        f"{checkpoint} was trained with {'; '.join(changed)}; choose another trainer.default_local_dir, or, to go on "
+        f"from it all the same, set trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
+    )
