@@ -42,6 +42,12 @@ class PSPOSettings(Section):
         """Whether rewards are paid elsewhere than at the last token."""
         return self.accumulation.mode == "none" or self.accumulation.reward_position != "last_token"
 
+    @property
+    def zeroes_single_steps(self) -> bool:
+        """Whether a response of one step is paid nothing for it."""
+        chained = self.accumulation.mode != "none" or self.shaping.name != "none"
+        return chained and self.accumulation.single_step == "zero"
+
     def problems(self) -> Iterable[str]:
         """What does not go together."""
         yield from self.steps.problems("pspo.steps")

@@ -19,6 +19,7 @@ from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
+from prime_ext.step_rm.splitting import SPLITTERS, split_steps
 from prime_ext.trainer.prompt_judge import WARN_RATE
 from prime_ext.trainer.prompts import set_uids
 from prime_ext.trainer.replay_buffer import CPU_POLL_SECONDS
@@ -28,10 +29,17 @@ from prime_ext.utils.files import read_json, write_json
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "prime_ext.json"
+# Batches in a row without a response of two steps that end a run, and the share of these below which the first warns.
+BATCHES_WITHOUT_STEPS = 5
+FEW = 0.5
 
 
 class ScoringFailed(RuntimeError):
     """Responses could not be scored, and ``pspo.on_failure`` or their number ends the run."""
+
+
+class NoSteps(RuntimeError):
+    """No response has two steps, so none is paid anything; the message is one line."""
 
 
 def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings) -> torch.Tensor:
@@ -91,6 +99,19 @@ def scored_rows(
     return kept
 
 
+def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], splitter: str) -> str:
+    """Return how few responses have two steps, and in how many other splitters find them, the best first."""
+    counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS if name != "pspo"}
+    several = sum(info["n_steps"] > 1 for info in infos)
+    better = sorted((name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True)
+    found = ", ".join(f"pspo.steps.splitter={name} in {counts[name]}" for name in better)
+    return (
+        f"{several} of {len(infos)} responses have two steps with pspo.steps.splitter={splitter}, and one step alone is "
+        f"paid nothing; {f'there are two with {found}' if found else 'no splitter by name finds more'}; or set a pattern, "
+        f"delimiters, or pspo.accumulation.single_step=keep"
+    )
+
+
 class PSPOTrainerMixin(GuardedRunMixin):
     """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
@@ -110,6 +131,8 @@ class PSPOTrainerMixin(GuardedRunMixin):
         super().__init__(config)
         # The step in which prompts were fetched last, and how many.
         self._fetched = (0, 0)
+        # Batches in a row without a response of two steps; None before the first.
+        self._without_steps: int | None = None
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
@@ -140,11 +163,27 @@ class PSPOTrainerMixin(GuardedRunMixin):
         else:
             logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
 
+    def _check_steps(self, batch: KVBatchMeta, infos: Sequence[Mapping[str, Any]]) -> None:
+        """Warn in the first batch where few responses have two steps. Raises ``NoSteps`` where none has for long."""
+        several = sum(info["n_steps"] > 1 for info in infos)
+        first = self._without_steps is None
+        self._without_steps = 0 if several else (self._without_steps or 0) + 1
+        ends = self._without_steps >= BATCHES_WITHOUT_STEPS and not self.pspo.outcome_coefficient
+        if not self.pspo.zeroes_single_steps or not (ends or (first and several < FEW * len(infos))):
+            return
+        ids = transfer.fetch_rows(batch, ["responses"])["responses"]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        advice = advise_splitter(infos, texts, self.pspo.steps.splitter)
+        if ends:
+            raise NoSteps(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
+        logger.warning("%s", advice)
+
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
         """Balance, and fill up, the responses that count."""
         batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
         infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
+        self._check_steps(batch, infos)
         uids = [transfer.group_uid(key) for key in batch.keys]
         rows = scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
         metrics["pspo/dropped"] = len(batch) - len(rows)

@@ -2,6 +2,7 @@
 """What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
+from prime_ext.trainer import pspo_trainer
 from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
 
 SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
@@ -130,7 +132,7 @@ def balanced(monkeypatch):
 
     def run(settings, estimator="gae", arrived=tuple(told)):
         trainer = object.__new__(get_trainer_cls("pspo_sync"))
-        trainer.pspo = settings
+        trainer.pspo, trainer._without_steps = settings, None
         trainer.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
         tags, metrics = [queue.tags["train"][key] for key in arrived], {}
         batch = KVBatchMeta(partition_id="train", keys=list(arrived), tags=tags, extra_info={"temperature": 0.7})
@@ -147,6 +149,38 @@ def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arr
     assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
+
+
+TEXTS = ["One. Two. Three", "One step"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts", "warned", "ended"),
+    [
+        ({"steps__splitter": "labels"}, [1, 1], True, True),
+        # Half of them have two steps; one step is paid like others; the answer is paid.
+        ({"steps__splitter": "labels"}, [2, 1], False, False),
+        ({"accumulation__single_step": "keep"}, [1, 1], False, False),
+        ({"outcome_coefficient": 1.0}, [1, 1], True, False),
+        ({**PER_STEP}, [1, 1], False, False),
+    ],
+)
+def test_responses_of_one_step_are_warned_about_and_end_a_run(
+    settings, monkeypatch, caplog, changes, counts, warned, ended
+):
+    trainer = object.__new__(get_trainer_cls("pspo_sync"))
+    trainer.pspo, trainer._without_steps = settings(**changes), None
+    trainer.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: ids)
+    monkeypatch.setattr(pspo_trainer.transfer, "fetch_rows", lambda batch, names: {"responses": TEXTS})
+    infos = [{"n_steps": count} for count in counts]
+    for _ in range(pspo_trainer.BATCHES_WITHOUT_STEPS - 1):
+        trainer._check_steps(None, infos)
+    said = "0 of 2 responses have two steps with pspo.steps.splitter="
+    assert caplog.text.count(said) == warned
+    if "steps__splitter" in changes and warned:
+        assert "two with pspo.steps.splitter=auto in 1, pspo.steps.splitter=sentences in 1; or" in caplog.text
+    with pytest.raises(pspo_trainer.NoSteps, match=said) if ended else nullcontext():
+        trainer._check_steps(None, infos)
 
 
 @pytest.mark.parametrize("saved", [True, False])
