@@ -5,16 +5,23 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.code.problems import MalformedTests, parse_test_cases
-from prime_ext.verifiers.math.complexity_limits import refusal
 from prime_ext.verifiers.math.extraction import extract
 from prime_ext.verifiers.math.normalize import normalize
+from prime_ext.verifiers.math.numbers import read_number
+from prime_ext.verifiers.math.restatement import expressions
+from prime_ext.verifiers.math.structure import read_answer
+from prime_ext.verifiers.math.verifier import MathVerifier
 from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
 
 JUDGED_AT_A_TIME = 64
+# Equal to no gold answer, and nothing that rules decide. The time is enough for a busy machine.
+_NO_ANSWER = r"q_{0}+\sqrt{13}"
+_SECONDS = 60.0
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
@@ -83,11 +90,25 @@ class Judges:
         return f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself: {verdict.detail}"
 
 
+@lru_cache(maxsize=65_536)
 def ungradable(answer: str) -> str | None:
-    """Return why the math verifier can compare an answer as text only; None if it can do more."""
+    """Return why the math verifier cannot judge by a gold answer; None if it can.
+
+    A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read the gold answer.
+    """
     if _PLAIN_NUMBER.fullmatch(answer):
         return None
     found = extract(f"\\boxed{{{answer}}}")
     if found.answer != answer.strip():
         return f"in a box it is read as {(found.answer or 'nothing')[:60]!r}"
-    return refusal(normalize(answer))
+    if (failure := _failure(answer)) is not None:
+        return failure
+    # Members of a list are compared with those of a prediction.
+    return next(filter(None, map(_failure, expressions(read_answer(normalize(answer))))), None)
+
+
+def _failure(answer: str) -> str | None:
+    if read_number(normalize(answer)) is not None:
+        return None
+    verdict = MathVerifier(time_limit=_SECONDS).verify_answer(_NO_ANSWER, answer)
+    return verdict.detail if verdict.grader_failure else None

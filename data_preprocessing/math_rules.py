@@ -21,7 +21,7 @@ MAX_CHARACTERS = 20_000
 _FIGURE = re.compile(
     r"\b(?:the|this|these|following|given|above|accompanying|adjoining|adjacent|shown|in)\s+(?:\d\s+)?figures?\b"
     r"|\bfigures?\s+(?:shown|below|above|\$|on\s+the|to\s+the|at\s+the)|\bfigure\s+\d"
-    r"|\\includegraphics|!\[[^\]\n]{0,200}\]\(|<img\b",
+    r"|\\includegraphics|!\[[^\]\n]{0,200}\]\(|<(?:img|image)\b",
     re.IGNORECASE,
 )
 _SHOWN = re.compile(
@@ -100,7 +100,7 @@ MATH_RULES = {
     "figure": Rule(
         "refers to a figure, or to a diagram or picture of which there is no code",
         _figure,
-        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
+        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<im"),
     ),
     "proof": Rule(
         "asks for a proof: the words prove, show that",
@@ -119,12 +119,12 @@ MATH_RULES = {
     ),
     "broken_latex": Rule("braces of the problem or the answer do not match", _broken),
     "ungradable": Rule(
-        "an answer that the math verifier can only compare as text",
+        "an answer that the math verifier cannot read, or only compare as text",
         lambda row, text: ungradable(row.answer),
     ),
 }
 # Apply to every split and whatever is chosen: without an answer a row is of no use.
-MATH_ALWAYS = ("no_answer",)
+MATH_ALWAYS = ("no_answer", "ungradable")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _work_on_chunk(
             split, source, shown = "-", path.name, {}
         else:
             outcome = next(outcomes)
-            split, source = str(row["extra_info"]["split"]), str(row["data_source"])
+            split, source = str(row["extra_info"].get("split") or "train"), str(row["data_source"])
             shown = {"problem": problem_of(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
         tally.read[split, source] += 1
         if isinstance(outcome, Removal):

@@ -190,7 +190,8 @@ def teach(
                 removal = Removal(rule, f"{verdict.extracted}: {verdict.detail}")
     unique: dict[str, Row] = {}
     for number, (text, n_tries) in sorted(found.items()):
-        source = {"split": extra["split"], "index": extra["index"], "response": number, "tries": n_tries}
+        index = extra["index"] if isinstance(extra["index"], int) else None
+        source = {"split": extra.get("split") or "train", "index": index, "response": number, "tries": n_tries}
         conversation = {
             "messages": [*(dict(message) for message in shown), {"role": "assistant", "content": text}],
             "data_source": row["data_source"],

@@ -38,7 +38,7 @@ from prime_ext.verifiers.sources import register_source
 
 # Different faults.
 MAX_LISTED = 20
-# Eurus-2-RL-Data has this split and index 0 in all rows: they name nothing.
+# Eurus-2-RL-Data has this split and index 0 in all rows, DAPO-Math-17k none and a row many times: they name nothing.
 NO_SPLIT = "dummy"
 
 
@@ -54,6 +54,12 @@ def _end_with_user(messages: list["Message"]) -> list["Message"]:
     return messages
 
 
+def _number_or_text(value: Any) -> Any:
+    if not isinstance(value, int | str):
+        raise ValueError("must be a whole number or a text")
+    return value
+
+
 WholeText = Annotated[Text, AfterValidator(_refuse_half_characters)]
 
 
@@ -63,13 +69,14 @@ class Message(BaseModel):
 
 
 class RewardModel(BaseModel):
-    style: Literal["rule"]
+    # DAPO-Math-17k has "rule-lighteval/MATH_v2".
+    style: Annotated[str, Field(pattern="^rule")]
     ground_truth: WholeText
 
 
 class ExtraInfo(BaseModel):
-    split: str
-    index: Annotated[int, Field(strict=True)]
+    split: str | None = None
+    index: Annotated[Any, AfterValidator(_number_or_text)]
 
 
 class RLRow(BaseModel):
@@ -95,7 +102,9 @@ def read_parquet_schema(path: Path) -> pa.Schema:
     if missing:
         raise SourceError(f"{path} has not the schema of verl: no column {', '.join(missing)}")
     try:
-        unify([pa.schema([schema.field(name) for name in COLUMNS]), MATH_SCHEMA])
+        # What is in extra_info is looked at row by row.
+        schemas = [pa.schema([of.field(name) for name in COLUMNS[:-1]]) for of in (schema, MATH_SCHEMA)]
+        unify(schemas)
     except SourceError as error:
         raise SourceError(f"{path} has not the schema of verl: {error}") from error
     return schema
@@ -184,8 +193,8 @@ class Validator:
     async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
         extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
-        name = f"{row['data_source']} {extra['split']} {extra['index']}"
-        if extra["split"] != NO_SPLIT:
+        name = f"{row['data_source']} {extra.get('split')} {extra['index']}"
+        if extra.get("split") not in (None, NO_SPLIT):
             if hash(name) in self._names:
                 faults.append(("repeated id", f"{name} was there before"))
             self._names.add(hash(name))

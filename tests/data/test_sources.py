@@ -45,6 +45,7 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
         (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"}, "On the way: #### 5\nand on", ""),
         (solved_row, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
         (solved_row, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
+        (solved_row, {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."}, r"\boxed{3}, so \boxed 7.", "7"),
         (solved_row, {"problem": "P", "solution": "No box."}, "No box.", ""),
         (solved_row, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
@@ -155,6 +156,7 @@ def removed_by(*given, **options):
     [
         ("In the figure, what is $AB$?", "figure"),
         (r"\includegraphics{a.png} Find $x$.", "figure"),
+        ("<image> Find $x$.", "figure"),
         ("What is the area of the region shown in the diagram?", "figure"),
         ("What is shown in the diagram? [asy] draw(A--B); [/asy]", None),
         ("Ana sells 4 action figures. How many dollars?", None),
@@ -177,6 +179,7 @@ def removed_by(*given, **options):
         (("?", r"\frac{1}{2"), "broken_latex"),
         (("?", "2^{3^{4^{5}}}"), "ungradable"),
         (("?", r"\boxed{3}"), "ungradable"),
+        (("?", r"\frac{3}{}"), "ungradable"),
         (r"Is $\{1, 2\}$ in }}{ braces?", "broken_latex"),
         *((("?", answer), None) for answer in (r"\frac{1}{2}", "(1, 2)", "-1.5")),
     ],

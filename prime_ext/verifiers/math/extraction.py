@@ -15,7 +15,7 @@ MAX_BOXES = 10
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s{0,9}\{")
 _TOKEN = re.compile(r"(\\(?:boxed|fbox|framebox)\s{0,9}\{)|\\.|([{}])", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed[ \t]{0,9}(-?\d+(?:[.,]\d+)*(?:/\d+)?)")
+_BARE_BOX = re.compile(r"\\boxed[ \t]{0,9}(-?\d+(?:[.,]\d+)*(?:/\d+)?|\\[dt]?frac\{[^{}]{1,99}\}\{[^{}]{1,99}\})")
 _SENTENCE_END = re.compile(r"[.!?][\s*$)\]]*\s(?=[\s\S])|\n")
 _FILLER = re.compile(
     r"\s+|\\[()\[\],;:! ]|\\(?:quad|qquad|text|mathrm|textbf|left|right|big|Big)(?![a-zA-Z])|[$.,;:&{}()\[\]*|=>#-]"
@@ -92,8 +92,9 @@ def _same_statement(gap: str) -> bool:
 def _boxed(text: str) -> Extraction | None:
     opening = _BOX.search(text)
     boxes = _boxes(text, opening.start()) if opening is not None else []
-    if not boxes:
-        return _last(_BARE_BOX, "last box, without braces")(text)
+    bare = _last(_BARE_BOX, "last box, without braces")(text[boxes[-1][2] :] if boxes else text)
+    if bare is not None or not boxes:
+        return bare
     boxes = [box for box in boxes if text[box[1] : box[2]].strip("\\ \t\n")] or boxes[-1:]
     first = len(boxes) - 1
     while first > 0 and _same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):

@@ -37,18 +37,19 @@ def _texts(answer: str) -> Iterator[str]:
     text = normalize(answer)
     if ":" in text:
         yield text
-    yield from _expressions(read_answer(text))
+    yield from expressions(read_answer(text))
 
 
-def _expressions(node: Node) -> Iterator[str]:
+def expressions(node: Node) -> Iterator[str]:
+    """Yield the expressions of an answer: of a list those of its members, and equations and relations as a whole."""
     if isinstance(node, Leaf):
         yield node.text
     elif isinstance(node, Group):
         for item in node.items:
-            yield from _expressions(item)
+            yield from expressions(item)
     elif isinstance(node, Equation):
         yield "=".join(node.sides)
-        yield from _expressions(node.value)
+        yield from expressions(node.value)
     elif isinstance(node, Relation):
         yield "".join(side + operator for side, operator in zip(node.sides, (*node.operators, ""), strict=True))
 

@@ -19,6 +19,8 @@ from prime_ext.verifiers.math import extract, extract_answer
         ("boxed", r"\boxed{5", None),
         ("boxed", r"The answer is 5.", None),
         ("boxed", r"\boxed{x = \boxed{5}}", "5"),
+        ("boxed", r"\boxed{3}, so it is \boxed 7.", "7"),
+        ("boxed", r"\boxed\frac{1}{2}", r"\frac{1}{2}"),
         ("boxed", r"First \boxed{3}. Then we add 2. In total \boxed{5}.", "5"),
         ("boxed", r"{{{ \boxed{5} and \boxed{", "5"),
         ("boxed", r"\boxed{3} } }. Now \boxed{5}", "5"),
