@@ -16,7 +16,7 @@ from eval.plan import choose_ks
 from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
 from eval.run import conclude
 from eval.summary import measure
-from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
+from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.utils.files import numbered_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, command, lock_folder, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
@@ -49,6 +49,10 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
     rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
+    for number, row in enumerate(rows, start=1):
+        if set(row) != set(PROBLEM_FIELDS) or not isinstance(row["gold"], str):
+            held = f"the gold answer {row['gold']!r}" if "gold" in row else "no gold answer"
+            raise RunError(f"{path} problem {number} has {held[:80]}; it must hold {', '.join(PROBLEM_FIELDS)}, gold a text")
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
     responses = LineFile(folder / RESPONSES, key_of, RESPONSE_FIELDS, keys)

@@ -22,6 +22,7 @@ from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 CONCURRENCY = 64
 # Characters of a gold answer that the verdicts show as it is.
 _LONGEST_GOLD = 10_000
+PROBLEM_FIELDS = ("problem", "groups", "prompt", "gold", "options")
 RESPONSE_FIELDS = ("problem", "sample", "seed", "text", "tokens", "prompt_tokens", "finish", "detail")
 SAMPLE_FIELDS = (
     *("problem", "sample", "groups", "prompt", "response", "gold", "verdict", "score", "extracted"),

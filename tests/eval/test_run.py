@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from eval import grade
 from eval.plan import choose_tasks
 from eval.run import main
 from prime_ext.tasks.task_file import task_names
+from prime_ext.utils.files import write_json_lines
 from prime_ext.verifiers.verdict import correct
 
 # ---- runs ----
@@ -298,6 +300,17 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     # The run itself leaves the new verdicts alone, and says with what they were made.
     assert run(*words) == 0
     assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
+
+
+@pytest.mark.parametrize(("gold", "held"), [(None, "the gold answer None"), (["7"], "the gold answer ['7']")])
+def test_regrading_refuses_a_gold_answer_that_is_no_text(tasks, whole, tmp_path, capsys, gold, held):
+    out = shutil.copytree(whole, tmp_path / "out")
+    path = out / "sums" / "problems.jsonl"
+    rows = [json.loads(line) | {"gold": gold} for line in path.read_text().splitlines()]
+    write_json_lines(path, rows)
+    assert grade.main(["--run", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"problems.jsonl problem 1 has {held}; it must hold" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(("name", "message"), [("no", "no is not a folder"), ("", "give the --output of eval.run")])
