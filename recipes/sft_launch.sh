@@ -14,7 +14,7 @@ launch_supervised() {
     shift
     if shrink; then
         processes=1
-        export VERL_USE_EXTERNAL_MODULES=prime_ext.plugin
+        export VERL_USE_EXTERNAL_MODULES="prime_ext.plugin${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
     fi
     # TORCHRUN holds several words.
     # shellcheck disable=SC2206

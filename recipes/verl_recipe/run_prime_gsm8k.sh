@@ -10,7 +10,7 @@ if [[ $# -lt 3 ]]; then
 fi
 MODEL=$1 TRAIN=$2 TEST=$3
 shift 3
-VERL_USE_EXTERNAL_MODULES=prime_ext.plugin exec python -m verl.trainer.main_ppo \
+VERL_USE_EXTERNAL_MODULES="prime_ext.plugin${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}" exec python -m verl.trainer.main_ppo \
     --config-path=pkg://prime_ext.config --config-name=prime_trainer \
     variant="${VARIANT:-distilled}" \
     data.train_files="$TRAIN" data.val_files="$TEST" data.train_batch_size=256 \
