@@ -52,7 +52,9 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     for number, row in enumerate(rows, start=1):
         if set(row) != set(PROBLEM_FIELDS) or not isinstance(row["gold"], str):
             held = f"the gold answer {row['gold']!r}" if "gold" in row else "no gold answer"
-            raise RunError(f"{path} problem {number} has {held[:80]}; it must hold {', '.join(PROBLEM_FIELDS)}, gold a text")
+            raise RunError(
+                f"{path} problem {number} has {held[:80]}; it must hold {', '.join(PROBLEM_FIELDS)}, gold a text"
+            )
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
     responses = LineFile(folder / RESPONSES, key_of, RESPONSE_FIELDS, keys)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prime_ext.tasks.cells import RowError, text_of_cell
 from prime_ext.utils.rows import whole_rows
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
@@ -149,7 +150,11 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
         if wrong := [value for value in values if value not in (0, 1)]:
             raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
         return [bool(value) for value in values]
-    verdicts = MathVerifier().verify_batch([(r.text, str(row["gold"])) for r in responses], extraction=style)
+    try:
+        gold = text_of_cell(row["gold"], "gold")
+    except RowError as error:
+        raise RunError(f"{where}: {error}") from error
+    verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)
     if failed is not None:
         raise RunError(f"{where}: a response could not be graded ({failed.detail}); give correctness")

@@ -61,7 +61,8 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments)
 
         self.replay_buffer._wait_for_next_poll = check_and_wait
-        trainer, loggers = self.config.trainer, {}
+        trainer = self.config.trainer
+        loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
         if path := metrics_path(trainer.get("logger") or (), trainer.project_name, trainer.experiment_name):

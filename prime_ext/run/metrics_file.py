@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON-lines metrics of a run, in the form of verl's `file` logger: one file, which goes on when a run is resumed."""
+"""The JSON-lines metrics of a run, as verl's `file` logger writes them: one file that continues after a resume."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
 
 
 class MetricsFile:
-    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run goes on, and append to them.
+    """A logger for verl's ``Tracking``: keep the lines up to ``step``, where the run continues, and append to them.
 
     Later lines are of steps that were lost and are made again. The file of another run is put aside at step 0.
     """

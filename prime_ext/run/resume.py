@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint was trained with, so that no run goes on from it with other data, another tokenizer or seed unasked.
+"""What a checkpoint was trained with: no run continues from it with other data, another tokenizer or seed unasked.
 
 Files are compared by their size and last bytes, which in parquet describe all rows, not by their place.
 """
@@ -21,7 +21,7 @@ Identity = dict[str, list[Any]]
 
 
 def identity_of(config: DictConfig) -> Identity:
-    """Return what a run is trained with: files, tokenizer and seeds. Files that are not on this machine count by name."""
+    """Return what a run is trained with: files, tokenizer and seeds. Files on other machines count by name."""
     files, model = config.data.train_files, config.actor_rollout_ref.model
     paths = list(files) if isinstance(files, ListConfig) else [files]
     tokenizer = Path(model.get("tokenizer_path") or model.path).expanduser()
@@ -44,7 +44,7 @@ def _digest(path: Path) -> str:
 
 
 def refusal(config: DictConfig, identity: Identity) -> str:
-    """Return why a run must not go on from the checkpoint in its folder by itself; empty if it may."""
+    """Return why a run must not continue from the checkpoint in its folder by itself; empty if it may."""
     root = Path(config.trainer.default_local_dir)
     steps = complete_steps(root) if config.trainer.resume_mode == "auto" else []
     if not steps or config.trainer.get("val_only", False):
@@ -60,6 +60,6 @@ def refusal(config: DictConfig, identity: Identity) -> str:
     if not changed:
         return ""
     return (
-        f"{checkpoint} was trained with {'; '.join(changed)}; choose another trainer.default_local_dir, or, to go on "
-        f"from it all the same, set trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
+        f"{checkpoint} was trained with {'; '.join(changed)}; choose another trainer.default_local_dir, or, to "
+        f"continue from it all the same, set trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}"
     )

@@ -105,10 +105,10 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
     several = sum(info["n_steps"] > 1 for info in infos)
     better = sorted((name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True)
     found = ", ".join(f"pspo.steps.splitter={name} in {counts[name]}" for name in better)
+    more = f"there are two with {found}" if found else "no splitter by name finds more"
     return (
-        f"{several} of {len(infos)} responses have two steps with pspo.steps.splitter={splitter}, and one step alone is "
-        f"paid nothing; {f'there are two with {found}' if found else 'no splitter by name finds more'}; or set a pattern, "
-        f"delimiters, or pspo.accumulation.single_step=keep"
+        f"{several} of {len(infos)} responses have two steps with pspo.steps.splitter={splitter}, and one step alone "
+        f"is paid nothing; {more}; or set a pattern, delimiters, or pspo.accumulation.single_step=keep"
     )
 
 

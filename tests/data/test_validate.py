@@ -48,7 +48,10 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
         (row() | {"prompt": [{"role": "system", "content": "x"}]}, "prompt must end with a message of the user"),
         (row() | {"reward_model": {"style": "model", "ground_truth": "4"}}, "reward_model.style must match"),
         (row() | {"reward_model": None}, "reward_model must "),
-        (row() | {"extra_info": {"split": "train", "index": None}}, "extra_info.index must be a whole number or a text"),
+        (
+            row() | {"extra_info": {"split": "train", "index": None}},
+            "extra_info.index must be a whole number or a text",
+        ),
         (row(1, "2^{3^{4^{5}}}"), "cannot be graded: the gold answer is too complex: a tower of powers"),
         (row(1, r"(1, \sum_{n})"), "cannot be graded: the gold answer cannot be read: I expected"),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),

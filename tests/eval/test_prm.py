@@ -388,6 +388,7 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
         (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),
+        (BON, ONE.replace('"correctness": [1]', '"gold": null'), "row 1: gold must be a text, got 'None'"),
         (BON, ONE.replace("1", "1, 0"), "one value for each of 1 responses"),
         (BON, ONE + "\n" + ONE.replace("correctness", "unknown"), "row 2: correctness or gold must be in all rows"),
         ([*BENCH, "--reference", "nobody/nothing"], "", "nobody/nothing cannot be loaded"),

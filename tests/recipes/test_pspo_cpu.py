@@ -2,13 +2,16 @@
 """The task, data, measurement and report of the CPU recipes of PSPO-WRS, and the phases that both quickstarts share."""
 
 import json
+import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward, parse_prompt, split_of
@@ -27,8 +30,9 @@ from recipes.pspo_wrs.data import (
     write_data,
     write_solution,
 )
-from recipes.pspo_wrs.step_rm import pair_tokenizer, write_step_rm_start
+from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
 from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
+from recipes.quickstart.sft import train
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "8+2-1+2?"
@@ -142,6 +146,34 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
     first, second = encoder.encode_chains([("3*9+6?", ["3*9=7;", r"7+6=3;\boxed{3}"])])[0]
     assert tokenizer.decode(first.ids) == "<bos>3*9+6?;3*9=7;"
     assert tokenizer.decode(second.ids) == "<bos>3*9+6?\n3*9=7;;7+6=3;\\boxed{3}"
+
+
+@pytest.mark.slow
+def test_two_runs_are_equal_bit_for_bit_however_busy_the_machine_is(tmp_path):
+    environment = {**os.environ, "PYTHON": sys.executable, "STEPS": "2", "PROMPTS": "8", "ROLLOUTS": "4"}
+    ends = []
+    for name, busy in (("alone", 0), ("busy", os.cpu_count())):
+        run = tmp_path / name
+        load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+        try:
+            write_data(run / "data", train_size=64, val_size=4, test_size=4, sft_size=3000, labeled_size=400)
+            train(run / "data" / "sft.parquet", run / "sft", steps=150)
+            train_step_rm(run)
+            places = [run, run / "data", run / "sft", run / "step_rm_honest" / "model"]
+            command = ["bash", ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh", *places]
+            subprocess.run(command, env=environment, check=True, timeout=1800)
+        finally:
+            for process in load:
+                process.kill()
+        words = ["-m", "prime_ext.generate.export", run / "checkpoints", run / "policy"]
+        subprocess.run([sys.executable, *words], check=True, timeout=600)
+        models = [(run / part / "model.safetensors").read_bytes() for part in ("step_rm_honest/model", "policy")]
+        lines = [json.loads(line) for path in (run / "responses").iterdir() for line in path.read_text().splitlines()]
+        ends.append((*models, sorted(lines, key=lambda line: (line["uid"], line["rollout"]))))
+        assert read_metrics(run / "metrics.jsonl")[2]["actor/grad_norm"] > 0
+    lines = ends[0][-1]
+    assert [line["global_step"] for line in lines] == 32 * [1] + 32 * [2] and max(line["score"] for line in lines) > 0
+    assert ends[0] == ends[1]
 
 
 # ---- measurement and report ----

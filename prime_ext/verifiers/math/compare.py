@@ -41,9 +41,9 @@ _SYMBOLS = re.compile(
     r"|(?<!\{[a-zA-Z]\\)rightarrow|Rightarrow|[lL]eftarrow|[lL]eftrightarrow|iff|implies|perp|parallel)(?![a-zA-Z])"
     r"|(?<![{a-zA-Z\\])[A-Z]\\(?:cap|setminus)(?![a-zA-Z])|\^\{(?:T|\\top)\}"
 )
+_CLOCK = re.compile(r"\d{1,2}:\d\d")
 _CAPITALS = re.compile(r"[A-Z]{2,}")
 _INDEX = re.compile(r"_\{\d+\}")
-_CLOCK = re.compile(r"\d{1,2}:\d\d")
 _BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_\{(\d+)\}")
 _KNOWN_UNITS = (
     "mm millimeter millimetre,cm centimeter centimetre,m meter metre,km kilometer kilometre,in inch inche,ft foot feet,"
@@ -60,8 +60,8 @@ _UNIT_WORD = re.compile(r"\s*(/|per\s)?\s*([a-z]+)")
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
-    gold, answer = _without_indices(gold), _without_indices(answer)
-    wanted, given = _assignments(gold), _assignments(answer)
+    gold, wanted = _by_name(gold)
+    answer, given = _by_name(answer)
     if wanted and given:
         same = wanted.keys() == given.keys()
         return _in_order(list(wanted.values()), [given[name] for name in wanted], leaf) if same else False
@@ -104,25 +104,22 @@ def undecided(gold: Node, answer: Node) -> None:
     """The leaf comparison that leaves everything to algebra."""
 
 
-def _without_indices(node: Node) -> Node:
-    """``x_1=2,x_2=9`` as the list ``2,9``: roots are in no order."""
-    values = read_names(node)
-    return Group("list", tuple(values.values())) if len({_INDEX.sub("", name) for name in values}) == 1 else node
-
-
 def _names(text: str) -> bool:
     """Whether the left side of an equation names a quantity: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not ``x+y``."""
     return re.search("[a-z]", _NO_VARIABLE.sub("", text)) is None
 
 
-def _assignments(node: Node) -> dict[str, Node] | None:
-    """The values of ``a=2,b=9`` or ``(a,b)=(2,9)`` by name; not of ``x_1=2,x_2=9``, which are in no order."""
-    values, members = read_names(node), len(node.items) if isinstance(node, Group) else 0
+def _by_name(node: Node) -> tuple[Node, dict[str, Node]]:
+    """Return an answer and the values of ``a=2,b=9`` or ``(a,b)=(2,9)``; ``x_1=2,x_2=9`` is the list ``2,9``."""
+    values = read_names(node)
+    members = len(values)
     if isinstance(node, Equation) and isinstance(node.value, Group) and node.value.left == "(":
         values = dict(zip(node.sides[0][1:-1].split(","), node.value.items, strict=False))
         members = len(node.value.items)
     different = {_INDEX.sub("", name) for name in values if NAME.fullmatch(name)}
-    return values if 1 < len(different) == len(values) == members else None
+    if len(different) == 1 and isinstance(node, Group):
+        return Group("list", tuple(values.values())), {}
+    return node, values if 1 < len(different) == len(values) == members else {}
 
 
 def _number(node: Node) -> PlainNumber | None:
@@ -161,9 +158,8 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
         bare = re.sub(r"\\text|[{}\s]", "", gold.unit)
         if bare and answer.text.endswith(bare):
             return compare(replace(gold, unit=None), read_answer(answer.text.removesuffix(bare)), leaf)
-    if _CLOCK.fullmatch(gold.text) and _CLOCK.fullmatch(answer.text):
-        return False
-    if _SYMBOLS.search(gold.text + answer.text) or all(map(_CAPITALS.fullmatch, (gold.text, answer.text))):
+    alike = (all(map(kind.fullmatch, (gold.text, answer.text))) for kind in (_CLOCK, _CAPITALS))
+    if _SYMBOLS.search(gold.text + answer.text) or any(alike):
         return False
     if gold.number and answer.number:
         # Percent signs are often left out.

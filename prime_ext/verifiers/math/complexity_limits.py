@@ -34,11 +34,8 @@ def refusal(text: str) -> str | None:
         return "characters beyond ASCII"
     if "__" in bare:
         return "no mathematics: __"
-    depth = _nesting(bare)
-    if depth is None:
-        return "brackets do not match"
-    if depth > MAX_NESTING:
-        return f"brackets nested deeper than {MAX_NESTING}"
+    if (reason := _nesting(bare)) is not None:
+        return reason
     if _DIGITS.search(bare):
         return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
     if re.search(r"\d[eE][+-]?\d{3}", bare):
@@ -55,15 +52,15 @@ def refusal(text: str) -> str | None:
     return _too_large(bare)
 
 
-def _nesting(text: str) -> int | None:
-    """Return how deep brackets are nested, None if they do not match. Round and square ones may be mixed."""
+def _nesting(text: str) -> str | None:
+    """Return what is wrong with brackets, of which round and square ones may be mixed."""
     text = re.sub(r"(?s)\\.", "", text)
-    for depth in range(MAX_NESTING + 2):
+    for _ in range(MAX_NESTING + 1):
         reduced = _INNERMOST.sub("", text)
         if reduced == text:
-            return None if re.search(r"[(){}\[\]]", text) else depth
+            return "brackets do not match" if re.search(r"[(){}\[\]]", text) else None
         text = reduced
-    return depth
+    return f"brackets nested deeper than {MAX_NESTING}"
 
 
 def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
@@ -76,16 +73,12 @@ def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
     return text
 
 
-def _before(text: str) -> str:
-    return _group(text[::-1], ")]}", "([{")[::-1]
-
-
 def _too_large(text: str) -> str | None:
     """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply their exponents."""
     exponents: dict[int, float] = {}
     for match in re.finditer(r"[\^!]", text):
         index = match.start()
-        operand = _before(text[:index])
+        operand = _group(text[:index][::-1], ")]}", "([{")[::-1]
         if match.group() == "!":
             if "!" in operand or text[index + 1 : index + 2] == "!":
                 return "nested factorials"

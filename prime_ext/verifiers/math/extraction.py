@@ -84,9 +84,7 @@ def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
 
 
 def _same_statement(gap: str) -> bool:
-    if len(gap) > 400 or _CONCLUSION.search(gap):
-        return False
-    return _SENTENCE_END.search(gap) is None or not _FILLER.sub("", gap)
+    return len(gap) <= 400 and not _CONCLUSION.search(gap) and not (_SENTENCE_END.search(gap) and _FILLER.sub("", gap))
 
 
 def _boxed(text: str) -> Extraction | None:

@@ -8,11 +8,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-_NAMES = frozenset(
-    """
-    arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan cot
-    sec csc exp infinity infty binom floor ceil gcd lcm
-    """.split()
+NAMES = frozenset(
+    "arcsin arccos arctan arccot arcsec arccsc arsinh arcosh artanh sinh cosh tanh coth sqrt frac log ln sin cos tan "
+    "cot sec csc exp infinity infty binom floor ceil gcd lcm".split()
 )
 _MEANINGS = {
     **dict.fromkeys(["infinity", "inf", "infty"], r"\infty "),
@@ -21,10 +19,8 @@ _MEANINGS = {
 }
 # Longer ones are always words.
 _SHORT_WORDS = frozenset(
-    """
-    mm cm km dm ft in yd mg kg lb lbs oz ton ml sec min hr hrs day usd deg rad mph kmh sq
-    yes no all odd any not is it
-    """.split()
+    "mm cm km dm ft in yd mg kg lb lbs oz ton ml sec min hr hrs day usd deg rad mph kmh sq "
+    "yes no all odd any not is it".split()
 )
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀-₉]+")
@@ -72,14 +68,12 @@ _SYNONYMS = {
     **dict.fromkeys(["geq", "geqslant", "geqq"], r"\ge"),
     **dict.fromkeys(["times", "ast", "bullet"], r"\cdot"),
     **dict.fromkeys(["lvert", "rvert", "vert", "mid"], "|"),
-    **dict.fromkeys(["varnothing"], r"\emptyset"),
-    **dict.fromkeys(["mathrm", "mathbf", "mathit", "mathsf", "textbf", "textit", "textrm", "textnormal"], r"\text"),
-    **dict.fromkeys(["mbox", "hbox", "textsf", "texttt", "bm", "boldsymbol", "operatorname", "mathop"], r"\text"),
-    **dict.fromkeys(["mathtt", "pmb", "textup", "textsc"], r"\text"),
+    **dict.fromkeys("mathrm mathbf mathit mathsf mathtt mathop mbox hbox bm pmb boldsymbol".split(), r"\text"),
+    **dict.fromkeys("textbf textit textrm textsf texttt textup textsc textnormal operatorname".split(), r"\text"),
+    "varnothing": r"\emptyset",
     **{"neq": r"\ne", "lt": "<", "gt": ">", "div": "/", "colon": ":", "lbrace": r"\{", "rbrace": r"\}"},
-    **{"langle": "(", "rangle": ")", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]"},
+    **{"langle": "(", "rangle": ")", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]", "R": r"\mathbb{R}"},
     **{"lor": r"\vee", "land": r"\wedge", "bigcup": r"\cup", "to": r"\rightarrow", "degree": r"^{\circ}"},
-    "R": r"\mathbb{R}",
     **{"dots": r"\ldots", "cdots": r"\ldots", "backslash": r"\setminus", "varphi": r"\phi", "epsilon": r"\varepsilon"},
 }
 _DIGITS = re.compile(r"[0-9A-Fa-f]+")
@@ -178,7 +172,7 @@ def _text(match: re.Match[str]) -> str:
         before = match.string[: match.start()]
         unit = content in _UNIT_LETTERS and _VALUE_BEFORE.search(before) or before.rstrip().endswith(r"{degrees}")
         return rf"\text{{{content}}}" if unit else f" {content} "
-    if not any(character.isalpha() for character in content) or lower in _NAMES:
+    if not any(character.isalpha() for character in content) or lower in NAMES:
         return f" {content} "
     return rf"\text{{{content}}}"
 
@@ -188,7 +182,7 @@ def _word(match: re.Match[str]) -> str:
     lower = word.lower()
     if lower in _MEANINGS:
         return _MEANINGS[lower]
-    if lower in _NAMES:
+    if lower in NAMES:
         return "\\" + lower
     words = re.split(r"[ '-]+", lower)
     if any(len(part) > 3 for part in words) or _SHORT_WORDS.issuperset(words):
@@ -232,10 +226,6 @@ def _a_pair(match: re.Match[str]) -> bool:
     """Whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
     return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
-
-
-def _without_commas(match: re.Match[str]) -> str:
-    return match.group() if _a_pair(match) else match.group().replace(",", "")
 
 
 def _decimal_point(match: re.Match[str]) -> str:
@@ -306,7 +296,9 @@ def normalize(text: str, *, thousands: bool = True) -> str:
     def words_and_numbers(part: str) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
         part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
-        return _WORD.sub(_word, _COMMA_THOUSANDS.sub(_without_commas, part) if thousands else part)
+        if thousands:
+            part = _COMMA_THOUSANDS.sub(lambda m: m.group() if _a_pair(m) else m.group().replace(",", ""), part)
+        return _WORD.sub(_word, part)
 
     text = text.strip().rstrip("\\ ")
     if _PLAIN.fullmatch(text):

@@ -45,18 +45,14 @@ def read_number(text: str) -> PlainNumber | None:
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS and text.isascii() else None
     if match is None:
         return None
-    sign, decimal, start, rest, repeating, whole, above, below, over, under, factor, power, mantissa, exponent = (
-        match.groups()
-    )
+    sign, decimal, start, rest, cycle, whole, above, below, over, under, factor, power, lead, exponent = match.groups()
     places = 0
     if decimal:
         value = Fraction(decimal)
         if "." in decimal and len(decimal.replace(".", "").lstrip("0")) >= 2:
             places = len(decimal.partition(".")[2])
-    elif repeating:
-        value = Fraction(f"{start or 0}.{rest}") + Fraction(
-            int(repeating), 10 ** len(rest) * (10 ** len(repeating) - 1)
-        )
+    elif cycle:
+        value = Fraction(f"{start or 0}.{rest}") + Fraction(int(cycle), 10 ** len(rest) * (10 ** len(cycle) - 1))
     elif above or over:
         divisor = Fraction(below or under)
         if divisor == 0:
@@ -67,5 +63,5 @@ def read_number(text: str) -> PlainNumber | None:
                 return None
             value += int(whole)
     else:
-        value = Fraction(factor or mantissa or "1") * Fraction(10) ** int(power or exponent)
+        value = Fraction(factor or lead or "1") * Fraction(10) ** int(power or exponent)
     return PlainNumber(-value if sign == "-" else value, places)

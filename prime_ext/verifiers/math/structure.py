@@ -32,7 +32,7 @@ _MONTHS = "(?:Jan|Febr)uary|March|April|May|June|July|August|(?:Septem|Octo|Nove
 _MONTH = re.compile(rf"(?<![a-zA-Z])(?:{_MONTHS})(?![a-zA-Z])")
 _LABEL_WORDS = (
     "so|hence|thus|therefore|the|an?|there|are|is|points?|interval|line|curve|circle|center|centre|vertex|focus|equation"
-    "|value|we|get|have|about|approximately|exactly"
+    r"|value|we|get|have|about|approximately|exactly|rs\.?|usd"
 )
 _LABEL = re.compile(
     rf"(?i)\A\\text\{{(?:(?:(?:{_LABEL_WORDS})(?:,? |,?(?=\}})))+\}}(?=.)"
@@ -47,7 +47,6 @@ _ONLY_TEXT = re.compile(r"(?:\\text\{[^{}]*\})+")
 _UNIT = re.compile(r"(?:(?:/|\\cdot)?\\text\{[^{}\d]*\}(?:\^\{-?\d\})?)+\Z")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _TEXT_LIST = re.compile(r"[,;]|\b(?:and|or)\b|&")
-_QUALIFIER = re.compile(r"\\text\{\s*(?:about|approximately|exactly|rs|usd|is)\.?\s*\}(?=.)", re.IGNORECASE)
 TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NOT_UNITS = frozenset("or and not no if for when to than is nor either but maybe except otherwise where with".split())
 VARIABLE = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{[^{}]*\})?'*")
@@ -356,7 +355,7 @@ def _read_interval(relation: Relation) -> Group | None:
 
 
 def _leaf(text: str) -> Leaf:
-    text = _strip(_QUALIFIER.sub("", text, count=1)).removeprefix("+")
+    text = _strip(text).removeprefix("+")
     angle = text.endswith("\\text{degrees}") and TRIGONOMETRIC.search(text)
     found = None if angle or text.startswith("\\text") else _UNIT.search(text, 1)
     unit, scale = None, 1

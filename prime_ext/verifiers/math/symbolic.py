@@ -23,7 +23,7 @@ from math_verify import verify
 from sympy.core.cache import clear_cache
 
 from prime_ext.verifiers.math.compare import compare
-from prime_ext.verifiers.math.normalize import readings
+from prime_ext.verifiers.math.normalize import NAMES, readings
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import TRIGONOMETRIC, Equation, Group, Leaf, Node, Relation, read_answer
 
@@ -50,10 +50,9 @@ _NAME = re.compile(
     r"|\\([a-zA-Z]+)|[a-zA-Z])(?:_\{[^{}]*\})?'*(\^)?"
 )
 # Commands that mean something to the grammar; all others are names.
-_MEANINGS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth arsinh arcosh artanh log ln "
-    "exp sqrt frac binom lfloor rfloor lceil rceil min max gcd lcm det sum prod int lim infty pi cdot pm mp cup cap "
-    "setminus le ge ne in approx mathbb emptyset begin end circ mod rightarrow".split()
+_MEANINGS = NAMES - {"infinity", "floor", "ceil"} | frozenset(
+    "lfloor rfloor lceil rceil min max det sum prod int lim pi cdot pm mp cup cap setminus le ge ne in approx mathbb "
+    "emptyset begin end circ mod rightarrow".split()
 )
 _SET = re.compile(r"\A[(\[].*,|mathbb|emptyset|setminus|cap|\\\{")
 _calls = count(1)
@@ -336,9 +335,7 @@ def _solvable(side: Any) -> bool:
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
     """Whether an exact expression without a finite decimal form (of 12 places) rounds to a gold decimal."""
-    if not isinstance(given, sympy.Expr) or given.free_symbols:
-        return False
-    value = _value(given, {})
+    value = _value(given, {}) if isinstance(given, sympy.Expr) and not given.free_symbols else None
     if value is None or value[1] != 0:
         return False
     exact = Fraction(str(value[0]))

@@ -94,28 +94,20 @@ class MathVerifier:
         self._pool = pool or DEFAULT_POOL
         self._time_limit = time_limit
 
-    def verify(
-        self,
-        response: str,
-        gold: Gold,
-        *,
-        extraction: str | None = "boxed",
-        tolerance: str | None = None,
-        prompt: str | None = None,
-    ) -> Verdict:
+    def verify(self, response: str, gold: Gold, **options: Any) -> Verdict:
         """Return the verdict on a response, any text, of which nothing is executed.
 
         Args:
             response: the response.
             gold: the gold answer, or several of which any may be matched.
-            extraction: a style of :mod:`prime_ext.verifiers.math.extraction`; None: the response is the answer.
+            extraction: a style of ``extraction.py`` (default: boxed); None: the response is the answer.
             tolerance: largest distance of a plain number from a gold answer that is one, e.g. ``1e-1``.
             prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
             ValueError: no such style, no gold answer, or a tolerance that is not a positive number.
         """
-        said, verdict = self._start(response, gold, extraction, tolerance, prompt)
+        said, verdict = self._start(response, gold, **options)
         return verdict(said.result() if isinstance(said, Future) else said)
 
     def verify_answer(self, answer: str, gold: Gold) -> Verdict:
