@@ -12,6 +12,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm import __main__ as offline
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.step_rm.train import __main__ as step_rm
+from prime_ext.utils.files import write_json
 from recipes.smoke.prepare import overrides, prepare
 
 METRICS = {
@@ -119,10 +120,13 @@ def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(trained, mon
     [
         ("default;loss < 3", "trainer.save_freq=2", "PRIME_EXT_CHECKS=default;loss < 3 is not known"),
         ("default", "trainer.logger=[console]", "add `file` to trainer.logger"),
+        ("default", "data.seed=2", "global_step_2 was trained with data.seed 1, now it is 2; choose another"),
     ],
 )
-def test_a_run_that_cannot_be_checked_does_not_start(trained, tmp_path, capsys, checks, word, hint):
+def test_a_run_that_cannot_be_checked_or_resumed_does_not_start(trained, tmp_path, capsys, checks, word, hint):
     write(tmp_path / "metrics.jsonl", {1: LOGGED})
+    marker = {"files": {}, "identity": {"data.seed": [1, 1]}}
+    write_json(tmp_path / "checkpoints" / "global_step_2" / "prime_ext_complete.json", marker)
     with pytest.raises(SystemExit) as end:
         trained(checks, word, main=lambda: pytest.fail("the run was started"))
     lines = capsys.readouterr().err.splitlines()
