@@ -100,7 +100,7 @@ MATH_RULES = {
     "figure": Rule(
         "refers to a figure, or to a diagram or picture of which there is no code",
         _figure,
-        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<im"),
+        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
     ),
     "proof": Rule(
         "asks for a proof: the words prove, show that",

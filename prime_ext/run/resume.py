@@ -26,9 +26,10 @@ def identity_of(config: DictConfig) -> Identity:
     paths = list(files) if isinstance(files, ListConfig) else [files]
     tokenizer = Path(model.get("tokenizer_path") or model.path).expanduser()
     parts = sorted({path for pattern in _TOKENIZER_FILES for path in tokenizer.glob(pattern) if path.is_file()})
-    seeds = {"data.seed": config.data.get("seed"), "rollout.seed": config.actor_rollout_ref.rollout.get("seed")}
+    rollout = config.actor_rollout_ref.rollout
+    seeds = {"data.seed": config.data.get("seed"), "actor_rollout_ref.rollout.seed": rollout.get("seed")}
     return {
-        "data.train_files": [", ".join(map(str, paths)), [_digest(Path(path).expanduser()) for path in paths]],
+        "data.train_files": [", ".join(map(str, paths)), [_digest(Path(str(path)).expanduser()) for path in paths]],
         "the tokenizer of": [str(tokenizer), [_digest(path) for path in parts] or str(tokenizer)],
         **{key: [seed, seed] for key, seed in seeds.items()},
     }

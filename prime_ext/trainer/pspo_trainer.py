@@ -35,11 +35,7 @@ FEW = 0.5
 
 
 class ScoringFailed(RuntimeError):
-    """Responses could not be scored, and ``pspo.on_failure`` or their number ends the run."""
-
-
-class NoSteps(RuntimeError):
-    """No response has two steps, so none is paid anything; the message is one line."""
+    """Responses could not be scored or have no steps, and ``pspo.on_failure`` or their number ends the run."""
 
 
 def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOSettings) -> torch.Tensor:
@@ -164,7 +160,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
 
     def _check_steps(self, batch: KVBatchMeta, infos: Sequence[Mapping[str, Any]]) -> None:
-        """Warn in the first batch where few responses have two steps. Raises ``NoSteps`` where none has for long."""
+        """Warn in the first batch where few responses have two steps. Raises ``ScoringFailed`` where none has."""
         several = sum(info["n_steps"] > 1 for info in infos)
         first = self._without_steps is None
         self._without_steps = 0 if several else (self._without_steps or 0) + 1
@@ -175,7 +171,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         advice = advise_splitter(infos, texts, self.pspo.steps.splitter)
         if ends:
-            raise NoSteps(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
+            raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
         logger.warning("%s", advice)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:

@@ -3,11 +3,16 @@
 
 import errno
 import json
+from itertools import islice
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
+from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import CheckpointDamaged, complete_steps
@@ -35,14 +40,11 @@ class Verl:
     def get_reward_handles(self):
         return None
 
-    def _fetch_one_gen_batch(self):
-        # As torchdata's loader with the state of a longer data set: it fails until the state is gone.
-        if self.train_dataloader.next_iter_state is not None:
-            raise StopIteration
-        return "the first row"
+    train_dataloader_it = None
+    _fetch_one_gen_batch = trainer_base.PPOTrainer._fetch_one_gen_batch
 
     def fit(self, agent_loop_manager):
-        self.logger = guarded_run.trainer_base.Tracking(
+        self.logger = trainer_base.Tracking(
             project_name="p", experiment_name="e", default_backend=self.config.trainer.get("logger", [])
         )
         self.polled = [self.replay_buffer._wait_for_next_poll("train", 0.0) for _ in range(3)]
@@ -77,12 +79,12 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(guarded_run, "require_resources", lambda config, nodes: None)
     made = []
 
-    def make(data=MappingProxyType({}), model=MappingProxyType({}), **changes):
+    def make(data=MappingProxyType({}), path="org/model", **changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
         keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name"))
-        parts = {"actor": {"checkpoint": {"async_save": False}}, "model": {"path": "org/model", **model}, "rollout": {}}
+        parts = {"actor": {"checkpoint": {"async_save": False}}, "model": {"path": path}, "rollout": {}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
-        trainer = Trainer(OmegaConf.create({**config, "data": {"train_files": "train.parquet", "seed": 1, **data}}))
+        trainer = Trainer(OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}}))
         trainer.init()
         made.append(trainer)
         return trainer
@@ -232,38 +234,40 @@ def test_the_metrics_of_a_resumed_run_go_on_in_one_file(make, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "said"),
+    ("data", "path", "said"),
     [
-        ({}, {}, ""),
-        ({"train_files": ["{tmp}/moved.parquet"]}, {}, ""),
-        ({"train_files": "{tmp}/other.parquet"}, {}, "data.train_files {tmp}/a.parquet, now it is {tmp}/other.parquet"),
-        ({"train_files": "{tmp}/a.parquet", "seed": 2}, {}, "data.seed 1, now it is 2"),
-        ({}, {"path": "org/other"}, "the tokenizer of org/model, now it is org/other"),
+        ({}, "org/model", ""),
+        ({"train_files": ["moved.parquet"]}, "org/model", ""),
+        ({"train_files": "other.parquet"}, "org/model", "data.train_files a.parquet, now it is other.parquet"),
+        ({"seed": 2}, "org/model", "data.seed 1, now it is 2"),
+        ({}, "org/other", "the tokenizer of org/model, now it is org/other"),
     ],
 )
-def test_other_data_tokenizers_and_seeds_are_not_gone_on_with_unasked(make, tmp_path, data, model, said):
+def test_no_run_continues_with_other_data_tokenizers_and_seeds_unasked(make, tmp_path, monkeypatch, data, path, said):
+    monkeypatch.chdir(tmp_path)
     for name, content in (("a", "1"), ("moved", "1"), ("other", "2")):
-        (tmp_path / f"{name}.parquet").write_text(content)
-    trainer = make(data={"train_files": f"{tmp_path}/a.parquet"})
+        Path(f"{name}.parquet").write_text(content)
+    trainer = make()
     save(trainer, 3)
     trainer._run_lock.release()
-    data = {"train_files": f"{tmp_path}/a.parquet", **data}
-    data["train_files"] = json.loads(json.dumps(data["train_files"]).replace("{tmp}", str(tmp_path)))
-    again = make(data=data, model=model)
-    if not said:
-        again._load_checkpoint()
-        assert again.loaded
-        return
-    with pytest.raises(RunError, match="global_step_3 was trained with") as error:
-        again._load_checkpoint()
-    assert said.replace("{tmp}", str(tmp_path)) in str(error.value)
-    # Asked for, with the step named.
-    again.config.trainer.resume_mode = "resume_path"
+    again = make(data=data, path=path)
+    if said:
+        with pytest.raises(RunError, match="global_step_3 was trained with") as error:
+            again._load_checkpoint()
+        assert said in str(error.value)
+        # Asked for, with the step named.
+        again.config.trainer.resume_mode = "resume_path"
     again._load_checkpoint()
     assert again.loaded
 
 
-def test_fewer_rows_than_the_checkpoint_has_seen_begin_anew(make):
-    trainer = make()
-    trainer.train_dataloader = SimpleNamespace(next_iter_state={"yielded": 9})
-    assert trainer._fetch_one_gen_batch() == "the first row"
+def test_fewer_rows_than_the_checkpoint_has_seen_start_from_the_first(make):
+    def loader(rows):
+        data = [{"raw_prompt": row} for row in range(rows)]
+        return StatefulDataLoader(data, sampler=RandomSampler(data))
+
+    long, trainer = loader(9), make()
+    list(islice(long, 7))
+    trainer.train_dataloader = loader(4)
+    trainer.train_dataloader.load_state_dict(long.state_dict())
+    assert sorted(int(trainer._fetch_one_gen_batch()["raw_prompt"][0]) for _ in range(4)) == [0, 1, 2, 3]
