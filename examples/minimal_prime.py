@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PRIME in one file, to read from top to bottom and to step through: one process, no verl, no Ray.
+
+    python -m examples.minimal_prime                                  # PRIME-D on the built-in task
+    python -m examples.minimal_prime --method rloo actor.lr=4e-4      # or rloo_ema, paper, guarded
+    python -m examples.minimal_prime rollout.prompts=4 --model Qwen/Qwen2.5-0.5B-Instruct train.parquet
+
+What matters are functions of ``prime_ext.algorithms``, which the trainer on verl calls too; keys have its names.
+``tests/prm/test_minimal_and_verl.py`` feeds one batch to both. Not scaled: a step holds the logits of all its tokens.
+
+MEASURED
+
+Axes: ``B`` rollouts, ``P`` and ``T`` tokens of prompt and response, ``V`` vocabulary, ``K`` operations, ``N`` tokens.
+"""
+
+import argparse
+import difflib
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field, FiniteFloat
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, logging
+
+from prime_ext.algorithms import advantage, distillation, implicit_reward, normalization, prm_losses
+from prime_ext.algorithms.estimators import RewardSource
+from prime_ext.algorithms.prm_accuracy import count_pairs
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.config.checks import SettingsError, read
+from prime_ext.prm.frozen_layers import train_last_layers
+from prime_ext.tasks.last_digit_chain import error_probability
+from prime_ext.utils.files import atomic_path
+from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.text_tokens import TextEncoder, TextError
+from prime_ext.verifiers.math import MathVerifier
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+DEFAULTS: dict[str, Any] = {
+    "rollout.prompts": 20,  # per step
+    "rollout.n": 4,  # responses to each
+    "actor.lr": 6e-4,
+    "actor.lr_warmup_steps": 10,  # updates
+    "actor.mini_batches": 5,  # updates per step
+    "actor.clip_ratio": 0.2,
+    "prime.process.coefficient": 0.0,  # weight of the PRM; 0: there is none
+    "prime.process.form": "sampled",  # beta * log(phi / ref) rewards sampled tokens; kl: KL(pi || phi) joins the loss
+    "prime.process.reliability_gate": False,  # times how well the PRM orders responses that it has not seen
+    "prime.anchor.coefficient": 0.0,  # KL to a moving average of the policy, times 1 - gate
+    "prime.anchor.decay": 0.5,  # weight of the old average, once per step
+    "prm.beta": 0.2,
+    "prm.bias": False,  # a trained constant in the PRM's loss
+    "prm.lr": 1e-3,
+    "prm.lr_warmup_steps": 20,  # updates
+    "prm.mini_batch_size": 16,  # rollouts
+    "prm.reference": "frozen",  # a model of its own; policy: the policy before its update, which costs nothing
+    "prm.trainable_layers": 0.0,  # the last ones, or below 1 their share; 0: the whole model
+}
+CHOICES = {"prime.process.form": ("sampled", "kl"), "prm.reference": ("frozen", "policy")}
+METHODS: dict[str, dict[str, Any]] = {
+    "rloo": {},  # the outcome only
+    "rloo_ema": {"prime.anchor.coefficient": 1.0},  # held by the moving average: what the KL alone gives
+    "paper": {"prime.process.coefficient": 1.0},  # PRIME (arXiv 2502.01456)
+    "guarded": {"prime.process.coefficient": 1.0, "prime.process.reliability_gate": True},
+    "distilled": {  # PRIME-D: pulled towards the PRM as far as the gate is open, towards the average as far as not
+        **{"prime.process.coefficient": 1.0, "prime.process.form": "kl", "prime.process.reliability_gate": True},
+        **{"prime.anchor.coefficient": 1.0, "prm.beta": 1.0, "prm.bias": True, "prm.lr": 2e-3},
+        **{"prm.reference": "policy", "prm.trainable_layers": 0.33},
+    },
+}
+
+
+def build_settings(method: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a method with changes, which may be text. ``SettingsError``: one of them cannot work."""
+    settings = DEFAULTS | METHODS[read(Literal[tuple(METHODS)], method, "method")]
+    kinds = {int: Annotated[int, Field(ge=1)], float: Annotated[FiniteFloat, Field(ge=0)], bool: bool}
+    for key, value in changes.items():
+        if key not in DEFAULTS:
+            raise SettingsError(f"unknown key {key}; nearest: {difflib.get_close_matches(key, DEFAULTS, 1, 0.0)[0]}")
+        settings[key] = read(Literal[CHOICES[key]] if key in CHOICES else kinds[type(DEFAULTS[key])], value, key)
+    return settings
+
+
+# ---- data: what the trainer needs of a task is what these two have ---------------------------------------------------
+@dataclass
+class ChainTask:
+    """The built-in task: prompts ``v op1 .. opk ?`` and responses ``v op1 r1 .. opk rk <eos>``, as token ids.
+
+    ``r_i = f[op_i, r_{i-1}]``, where each operation is a random permutation of the values, so that no later step hides
+    an error. Demonstrators, whom the start of training imitates, get each fact wrong with a probability of its own and
+    always with the same wrong result. There are so many chains that hardly any is drawn twice.
+    """
+
+    length: int = 8
+    mean_error: float = 0.2
+    seed: int = 5
+    layers: int = 2
+    n_values, n_operations, held_out = 20, 10, 1000
+    pad, bos, eos, question, first_value, first_operation = 0, 1, 2, 3, 4, 24
+
+    def __post_init__(self) -> None:
+        """Draw, per (operation, value), the result, the demonstrators' wrong one, and how often they take that."""
+        generator, rng = torch.Generator().manual_seed(self.seed), random.Random(self.seed)
+        shape = (self.n_operations, self.n_values)
+        self.right = torch.rand(shape, generator=generator).argsort(-1)
+        self.wrong = (self.right + torch.randint(1, self.n_values, shape, generator=generator)) % self.n_values
+        rates = [error_probability(self.mean_error, rng) for _ in range(self.right.numel())]
+        self.error_rate = torch.tensor(rates).view(shape)
+        self.limit = 2 * self.length + 2  # tokens of a response
+
+    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[list[int]]:
+        """Draw problems: the first value and the operations."""
+        start_B1 = torch.randint(self.n_values, (count, 1), generator=generator)
+        operation_BK = torch.randint(self.n_operations, (count, self.length), generator=generator)
+        return torch.cat([start_B1, operation_BK], 1).tolist()
+
+    def prompts(self, problems: Sequence[list[int]]) -> list[list[int]]:
+        op, v = self.first_operation, self.first_value
+        return [[self.bos, value + v, *(k + op for k in chain), self.question] for value, *chain in problems]
+
+    def demonstrate(self, problems: Sequence[list[int]], error: float, generator: torch.Generator) -> torch.Tensor:
+        """Return responses ``(B, T)`` of demonstrators with ``error`` times the task's error rates; 0 solves."""
+        value_B, *operations = torch.tensor(problems).unbind(1)
+        parts = [value_B + self.first_value]
+        for operation_B in operations:
+            fact = (operation_B, value_B)
+            errs_B = torch.rand(len(value_B), generator=generator) < error * self.error_rate[fact]
+            value_B = torch.where(errs_B, self.wrong[fact], self.right[fact])
+            parts += [operation_B + self.first_operation, value_B + self.first_value]
+        return torch.stack([*parts, torch.full_like(value_B, self.eos)], 1)
+
+    def verify(self, problems: Sequence[list[int]], response_BT: torch.Tensor) -> torch.Tensor:
+        """Return outcomes ``(B,)``: 1 for a right final answer, whatever the steps before it, else 0."""
+        return (response_BT == self.demonstrate(problems, 0.0, torch.Generator()))[:, -2:].all(1).float()
+
+
+class TextTask:
+    """Questions for any causal language model, as a chat where its tokenizer has a template, else as plain text.
+
+    Rows have verl's schema, as ``data_preprocessing`` writes it, and answers that the math verifier compares. The first
+    200, at most half, are held out.
+    """
+
+    def __init__(self, model: str, data: str, limit: int):
+        rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in whole_rows(Path(data))]
+        self.held_out, self.limit = min(200, len(rows) // 2), limit
+        self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
+        self.encoder = TextEncoder(AutoTokenizer.from_pretrained(model))
+        self.pad = self.eos = self.encoder.tokenizer.eos_token_id
+
+    def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[tuple[Any, str]]:
+        rows = self.rows[held_out]
+        return [rows[index] for index in torch.randperm(len(rows), generator=generator)[:count].tolist()]
+
+    def prompts(self, problems: Sequence[tuple[Any, str]]) -> list[list[int]]:
+        has_template = bool(self.encoder.tokenizer.chat_template)
+        return [self.encoder.prompt(chat if has_template else chat[-1]["content"]) for chat, _ in problems]
+
+    def verify(self, problems: Sequence[tuple[Any, str]], response_BT: torch.Tensor) -> torch.Tensor:
+        texts = self.encoder.tokenizer.batch_decode(response_BT, skip_special_tokens=True)
+        pairs = [(text, gold) for text, (_, gold) in zip(texts, problems, strict=True)]
+        return torch.tensor([verdict.score or 0.0 for verdict in MathVerifier().verify_batch(pairs)])
+
+
+# ---- rollouts --------------------------------------------------------------------------------------------------------
+class Rollouts(NamedTuple):
+    """Prompts, left-padded, and responses, right-padded; the first ``<eos>`` of a response is its last valid token."""
+
+    prompt_BP: torch.Tensor
+    prompt_mask_BP: torch.Tensor
+    response_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    outcome_B: torch.Tensor | None = None  # from here on: once they are judged
+    group_B: torch.Tensor | None = None
+    old_BT: torch.Tensor | None = None  # log-probabilities under the policy, before its update
+    reference_BT: torch.Tensor | None = None  # and under the PRM's reference
+
+    def rows(self, index_B: torch.Tensor) -> "Rollouts":
+        return Rollouts(*(None if part is None else part[index_B] for part in self))
+
+    def model_inputs(self, start: int = 0, stop: int | None = None) -> dict[str, torch.Tensor]:
+        """Return the token ids of the positions ``[start, stop)``, and what a model must know about left padding."""
+        ids_BL = torch.cat([self.prompt_BP, self.response_BT], 1)[:, start:stop]
+        if self.prompt_mask_BP.all():
+            return {"input_ids": ids_BL}
+        # Right padding needs no mask: no valid token comes after it.
+        seen_BL = torch.cat([self.prompt_mask_BP, torch.ones_like(self.mask_BT)], 1)[:, :stop].long()
+        position_BL = (seen_BL.cumsum(1) - 1).clamp_min(0)[:, start:]
+        return {"input_ids": ids_BL, "attention_mask": seen_BL, "position_ids": position_BL}
+
+    def logits(self, model: Any) -> torch.Tensor:
+        """Return the logits ``(B, T, V)`` from which each token of the responses was drawn, in one pass."""
+        n_tokens = self.response_BT.shape[1]
+        return model(**self.model_inputs(stop=-1), use_cache=False, logits_to_keep=n_tokens).logits
+
+    def log_probs(self, logits_BTV: torch.Tensor) -> torch.Tensor:
+        """Return log pi(y_t | x, y_<t) of the response tokens, ``(B, T)`` float32."""
+        return logits_BTV.float().log_softmax(-1).gather(-1, self.response_BT[..., None])[..., 0]
+
+
+def pad_left(rows: list[list[int]], pad: int, device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids of the same width and the mask of tokens, ``(B, P)`` both."""
+    width = max(map(len, rows))
+    ids = [[pad] * (width - len(row)) + row for row in rows]
+    mask = [[False] * (width - len(row)) + [True] * len(row) for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+@torch.no_grad()
+def sample(model: torch.nn.Module, task: Any, problems: Sequence[Any], generator: torch.Generator) -> Rollouts:
+    """Sample a response to each problem at temperature 1, padded to the task's limit."""
+    prompt_BP, prompt_mask_BP = pad_left(task.prompts(problems), task.pad, model.device)
+    width, response_BT = prompt_BP.shape[1], prompt_BP.new_full((len(prompt_BP), task.limit), task.pad)
+    rollouts = Rollouts(prompt_BP, prompt_mask_BP, response_BT, torch.zeros_like(response_BT, dtype=torch.bool))
+    cache, running_B = DynamicCache(config=model.config), torch.ones_like(prompt_BP[:, 0], dtype=torch.bool)
+    for t in range(task.limit):
+        inputs = rollouts.model_inputs(0 if t == 0 else width + t - 1, width + t)
+        logits_BV = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        token_B = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
+        rollouts.response_BT[:, t] = torch.where(running_B, token_B, task.pad)
+        rollouts.mask_BT[:, t] = running_B
+        running_B = running_B & (token_B != task.eos)
+        if not running_B.any():
+            break
+    return rollouts
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+class Learner:
+    """A model with its optimizer and, for a PRM, the loss's bias. The rate rises, and falls until ``end``."""
+
+    def __init__(self, model: Any, lr: float, warm_up: int, end=None, clip=1.0, decay=0.01, beta2=0.99, bias_lr=0.0):
+        self.model, self.clip = model, clip
+        self.bias = torch.zeros((), device=model.device, requires_grad=True)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [{"params": trained}, {"params": [self.bias], "lr": bias_lr, "eps": 1e-4}]
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), weight_decay=decay)
+        ramp = [lambda t: min(1.0, (t + 1) / warm_up) * (max(0.03, 1 - t / end) if end else 1.0), lambda t: 1.0]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, ramp)
+
+    def minimize(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.schedule.step()
+
+
+def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: int = 64) -> None:
+    """Train the Llama of 101,000 parameters that all methods start from: it imitates the demonstrators."""
+    torch.manual_seed(task.seed)
+    generator = torch.Generator().manual_seed(task.seed)
+    size = {"hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 4, "tie_word_embeddings": True}
+    size |= {"vocab_size": task.first_operation + task.n_operations, "max_position_embeddings": 3 * task.length + 5}
+    special = {"pad_token_id": task.pad, "bos_token_id": task.bos, "eos_token_id": task.eos}
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=task.layers, initializer_range=0.08, **size, **special))
+    learner = Learner(model, 3e-3, warm_up=50, end=steps, beta2=0.98)
+    for _ in range(steps):
+        problems = task.draw(batch_size, generator)
+        response_BT = task.demonstrate(problems, 1.0, generator)
+        rollouts = Rollouts(*pad_left(task.prompts(problems), task.pad), response_BT, response_BT != task.pad)
+        learner.minimize(-rollouts.log_probs(rollouts.logits(model)).mean())
+    with atomic_path(folder) as temporary:
+        model.save_pretrained(temporary)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+Scores = tuple[torch.Tensor, torch.Tensor | None]  # q_t = log phi - log ref, (B, T); the PRM's logits, if needed
+Targets = list[tuple[float, torch.Tensor]]  # weights and logits (B, T, V) of what the policy is pulled towards
+
+
+class Trainer:
+    """One run; all models start from the same weights. Three generators depend on the seed (problems, what the PRM
+    draws, sampling), so that all methods get the same problems, and a PRM without a say changes nothing."""
+
+    def __init__(self, task: Any, settings: Mapping[str, Any], seed: int, start: str | Path, device: str = "cpu"):
+        self.task, self.settings, self.device = task, settings, device
+        self.problem_rng, self.prm_rng = (torch.Generator().manual_seed(10 * seed + k) for k in (1, 2))
+        self.sample_rng = torch.Generator(device).manual_seed(10 * seed + 3)
+
+        def load() -> Any:
+            return AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).to(device)
+
+        self.policy = Learner(load(), settings["actor.lr"], settings["actor.lr_warmup_steps"])
+        self.average = load() if settings["prime.anchor.coefficient"] > 0 else None
+        self.prm = self.reference = None
+        if settings["prime.process.coefficient"] > 0:
+            prm = load()
+            if settings["prm.trainable_layers"]:
+                train_last_layers(prm, settings["prm.trainable_layers"])
+            rates = {"lr": settings["prm.lr"], "warm_up": settings["prm.lr_warmup_steps"]}
+            self.prm = Learner(prm, **rates, clip=10.0, decay=0.0, bias_lr=0.05 * settings["prm.bias"])
+            self.reference = load() if settings["prm.reference"] == "frozen" else None
+        self.gate = ReliabilityGate()
+        self.rollouts = 0
+        self.shares: dict[str, list[tuple[float, float]]] = defaultdict(list)  # numerators and denominators, by name
+
+    def step(self) -> None:
+        """One step of training (Algorithm 1 of the paper)."""
+        batch = self.collect()
+        gate, scores = self.learn_and_score(batch) if self.prm else (0.0, None)
+        self.update_policy(batch, self.advantages(batch, gate, scores), self.kl_targets(batch, gate, scores))
+
+    @torch.no_grad()
+    def collect(self) -> Rollouts:
+        """Return judged rollouts of new problems."""
+        n = self.settings["rollout.n"]
+        problems = [p for p in self.task.draw(self.settings["rollout.prompts"], self.problem_rng) for _ in range(n)]
+        rollouts = sample(self.policy.model, self.task, problems, self.sample_rng)
+        outcome_B = self.task.verify(problems, rollouts.response_BT.cpu()).to(self.device)
+        group_B = torch.arange(len(problems), device=self.device) // n
+        self.rollouts += len(problems)
+        old_BT = rollouts.log_probs(rollouts.logits(self.policy.model))
+        reference_BT = rollouts.log_probs(rollouts.logits(self.reference)) if self.reference else old_BT
+        return Rollouts(*rollouts[:4], outcome_B, group_B, old_BT, reference_BT)
+
+    def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
+        """Train the PRM on the outcomes; return the gate, and the scores that the policy is trained with."""
+        if self.settings["prime.process.form"] == "kl":  # PRIME-D: learn first, then read the distribution
+            unseen = self.score(batch)
+            self.update_prm(batch)
+            scores = self.score(batch)
+        else:  # PRIME: each mini-batch is scored by the pass that learns from it
+            unseen = scores = (self.update_prm(batch), None)
+        pairs = count_pairs(unseen[0].sum(-1), batch.outcome_B, batch.group_B)
+        gate = self.gate.update(pairs) if self.settings["prime.process.reliability_gate"] else 1.0
+        self.shares["pair_accuracy"].append(pairs)
+        self.shares["gate"].append((gate, 1.0))
+        return gate, scores
+
+    @torch.no_grad()
+    def score(self, batch: Rollouts) -> Scores:
+        logits_BTV = batch.logits(self.prm.model)
+        return implicit_reward.log_ratio(batch.log_probs(logits_BTV), batch.reference_BT, batch.mask_BT), logits_BTV
+
+    def update_prm(self, batch: Rollouts) -> torch.Tensor:
+        """Minimize the cross-entropy of the outcomes; return q_t of each row before it was first learned from."""
+        settings, ce = self.settings, prm_losses.PRM_LOSSES["ce"]
+        first_BT = torch.zeros_like(batch.reference_BT)
+        if settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
+            self.prm.bias.data.fill_(prm_losses.logit_of_mean(float(batch.outcome_B.mean())))
+        order_B = torch.randperm(len(first_BT), generator=self.prm_rng)
+        for rows in order_B.split(settings["prm.mini_batch_size"]):
+            part = batch.rows(rows)
+            log_prob_BT = part.log_probs(part.logits(self.prm.model))
+            q_BT = implicit_reward.log_ratio(log_prob_BT, part.reference_BT, part.mask_BT)
+            first_BT[rows] = q_BT.detach()
+            fields = ce.prepare(part.outcome_B, part.group_B, torch.ones_like(part.outcome_B))
+            fields = replace(fields, weight_B=fields.weight_B / len(rows))
+            self.prm.minimize(ce.loss(q_BT, part.mask_BT, fields, settings["prm.beta"], bias=self.prm.bias))
+        return first_BT
+
+    def advantages(self, batch: Rollouts, gate: float, scores: Scores | None) -> torch.Tensor:
+        """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
+        settings, reward_BT = self.settings, batch.outcome_B[:, None] * last_token_mask(batch.mask_BT)
+        sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
+        if scores and settings["prime.process.form"] == "sampled":
+            reward_BT = implicit_reward.process_rewards(scores[0], settings["prm.beta"])
+            reward_BT, _ = normalization.normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
+            sources["process"] = RewardSource(reward_BT, batch.mask_BT, settings["prime.process.coefficient"] * gate)
+        return advantage.combine_sources(sources, batch.mask_BT, batch.group_B)[0]
+
+    def kl_targets(self, batch: Rollouts, gate: float, scores: Scores | None) -> Targets:
+        """Return the distributions that the policy is pulled towards: the PRM's, and that of its moving average."""
+        settings, targets = self.settings, []
+        if scores and settings["prime.process.form"] == "kl":
+            targets.append((settings["prime.process.coefficient"] * gate, scores[1]))
+        if self.average:
+            weights = (list(model.parameters()) for model in (self.average, self.policy.model))
+            distillation.update_average(*weights, settings["prime.anchor.decay"])
+            with torch.no_grad():
+                average_BTV = batch.logits(self.average)
+            targets.append((settings["prime.anchor.coefficient"] * (1 - gate), average_BTV))
+        # Left out, not multiplied by zero: a shut gate leaves the same bits as no PRM.
+        return [(weight, logits_BTV) for weight, logits_BTV in targets if weight > 0]
+
+    def update_policy(self, batch: Rollouts, advantage_BT: torch.Tensor, targets: Targets) -> None:
+        """One pass over the batch: PPO's clipped loss, and the divergences from the targets; means over tokens."""
+        clip = self.settings["actor.clip_ratio"]
+        order_B = torch.randperm(len(advantage_BT), generator=self.problem_rng)
+        for rows in order_B.chunk(self.settings["actor.mini_batches"]):
+            part = batch.rows(rows)
+            valid_BT = part.mask_BT
+            logits_NV, token_N = part.logits(self.policy.model)[valid_BT], part.response_BT[valid_BT]
+            if targets:
+                pulls = [logits_BTV[rows][valid_BT] for _, logits_BTV in targets]
+                log_prob_N, kl_NJ = distillation.log_probs_and_reverse_kl(logits_NV, token_N, pulls)
+            else:
+                log_prob_N = logits_NV.float().log_softmax(-1).gather(1, token_N[:, None])[:, 0]
+            advantage_N, ratio_N = advantage_BT[rows][valid_BT], (log_prob_N - part.old_BT[valid_BT]).exp()
+            loss = torch.max(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - clip, 1 + clip)).mean()
+            for j, (weight, _) in enumerate(targets):
+                loss = loss + weight * kl_NJ[:, j].mean()
+            self.policy.minimize(loss)
+
+    def evaluate(self) -> dict[str, float | int]:
+        """Return the accuracy on held-out problems at temperature 1; of the PRM, means since the last evaluation."""
+        problems = self.task.draw(self.task.held_out, torch.Generator().manual_seed(987), held_out=True)
+        self.held_out = sample(self.policy.model, self.task, problems, torch.Generator(self.device).manual_seed(5))
+        accuracy = float(self.task.verify(problems, self.held_out.response_BT.cpu()).mean())
+        point = {"rollouts": self.rollouts, "accuracy": round(accuracy, 4)}
+        for name, shares in self.shares.items():
+            above, below = (float(sum(parts)) for parts in zip(*shares, strict=True))
+            point |= {name: round(above / below, 4)} if below else {}
+        self.shares = defaultdict(list)
+        return point
+
+    def train(self, budget: int, every: int = 160) -> Iterator[dict[str, float | int]]:
+        """Train until ``budget`` rollouts were sampled; yield an evaluation before, at the end and every few."""
+        last = 0
+        yield self.evaluate()
+        while self.rollouts < budget:
+            self.step()
+            if self.rollouts >= min(budget, last + every):
+                last = self.rollouts
+                yield self.evaluate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help=", ".join(DEFAULTS))
+    parser.add_argument("--method", default="distilled", help=", ".join(METHODS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rollouts", type=int, default=2400)
+    parser.add_argument("--model", nargs=2, metavar=("MODEL", "DATA"), help="in place of the built-in task")
+    parser.add_argument("--max-response-length", type=int, default=256, help="tokens, for --model")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, default=Path("outputs/minimal_prime"), help="folder of the start")
+    options = parser.parse_intermixed_args()
+    logging.disable_progress_bar()
+    start = options.model[0] if options.model else options.output / "start"
+    try:
+        settings = build_settings(options.method, dict(change.partition("=")[::2] for change in options.changes))
+        task = TextTask(*options.model, options.max_response_length) if options.model else ChainTask()
+    except (SettingsError, SourceError, TextError, OSError) as error:
+        raise SystemExit(f"error: {str(error).splitlines()[0]}") from None
+    if not options.model and not start.exists():
+        print(f"{start}: training the start", flush=True)
+        write_start(task, start)
+    for point in Trainer(task, settings, options.seed, start, options.device).train(options.rollouts):
+        print("  ".join(f"{name} {value}" for name, value in point.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
