@@ -425,7 +425,7 @@ def main() -> None:
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help=", ".join(DEFAULTS))
     parser.add_argument("--method", default="distilled", help=", ".join(METHODS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rollouts", type=int, default=2400)
+    parser.add_argument("--rollouts", type=int, default=1600)
     parser.add_argument("--model", nargs=2, metavar=("MODEL", "DATA"), help="in place of the built-in task")
     parser.add_argument("--max-response-length", type=int, default=256, help="tokens, for --model")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -144,8 +144,8 @@ def write_row(study: Study, results: Mapping[str, Method], method: str, baseline
 
 
 def label_method(study: Study, name: str, words: list[str]) -> str:
-    """Return the name of a method in the table; without a label its own name and what was set, but for other models."""
-    changes = [word for word in words if "=" in word and "{" not in word]
+    """Return the name of a method in the table; without a label its own name and what was set."""
+    changes = [word for word in words if "=" in word]
     return study.get("labels", {}).get(name) or ", ".join([f"`{name}`", *changes])
 
 

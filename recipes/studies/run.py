@@ -7,13 +7,13 @@
 
 A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 
-- ``task`` of the laboratory with a budget of ``rollouts``, or ``through_verl`` with ``steps``, ``every`` (steps between
-  evaluations), ``words`` of all runs and ``options`` of the task;
-- ``methods``: candidates by name, each a list of words. In the laboratory a word is ``key=value`` or, where the name is
+- ``task``, fields of examples/minimal_prime.py's task (and ``flipped``, a share of wrong outcomes), with a budget of
+  ``rollouts``; or ``through_verl`` with ``steps``, ``every`` (steps between evaluations), ``words`` of all runs and
+  ``options`` of the task;
+- ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or, where the name is
   not one, a method. Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several candidates: the one with
   the highest mean accuracy over the curves is chosen;
-- ``models``: trained first in the laboratory; ``{name}`` in a word is the folder of its weights;
 - ``labels`` and ``table``: see :mod:`recipes.studies.report`.
 
 Start the same command again after an interruption: finished runs are not repeated; one through verl resumes.
@@ -22,6 +22,7 @@ Start the same command again after an interruption: finished runs are not repeat
 import argparse
 import json
 import os
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ import numpy as np
 from prime_ext.config.checks import SettingsError
 from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import write_text
-from recipes.lab import run as laboratory
+from recipes.studies import laboratory
 from recipes.studies.report import Study, get_seeds, read_results, read_study, write_table
 
 # Return a run, with its "curve" and "end", of a method, its words and a seed.
@@ -47,33 +48,24 @@ def mean_accuracy(curve: Mapping[str, Sequence[float]]) -> float:
     return float(np.trapezoid(curve["accuracy"], rollouts) / (rollouts[-1] - rollouts[0]))
 
 
-def choose_trainer(study: Study, output: Path, models: Mapping[str, str]) -> Trainer:
-    """Return the trainer of a study; studies of the same task of the laboratory share their runs."""
-    if "task" not in study:
-        # Here, not above: verl takes seconds to import.
-        from recipes.studies.through_verl import VERL_TASKS
+def choose_trainer(study: Study, output: Path) -> Trainer:
+    """Return the trainer of a study."""
+    if "task" in study:
+        return lambda name, words, seed: {"curve": laboratory.run(study, name, words, seed, output)}
+    # Here, not above: verl takes seconds to import.
+    from recipes.studies.through_verl import VERL_TASKS
 
-        return VERL_TASKS[study["through_verl"]](study, output / study["name"], models).train
-
-    def train(name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
-        method = next((word for word in words if "=" not in word), name)
-        changes = [word for word in words if "=" in word]
-        points = laboratory.run(study["task"], method, changes, seed, study["rollouts"], output / "lab")["curve"]
-        names = ("rollouts", "seconds", "accuracy", "pair_accuracy", "gate", "step_auc")
-        curve = {name: [point[name] for point in points] for name in names}
-        return {"curve": {name: values for name, values in curve.items() if set(values) != {None}}}
-
-    return train
+    return VERL_TASKS[study["through_verl"]](study, output / study["name"]).train
 
 
-def train_models(study: Study, output: Path) -> dict[str, str]:
-    """Train the models that a study needs in the laboratory; return their folders by name."""
-    folders = {}
-    for name, model in study.get("models", {}).items():
-        words = [model[key] for key in ("task", "method", "words", "seed", "rollouts")]
-        run = laboratory.run(*words, output=output, keep_policy=True)
-        folders[name] = str(output / model["task"] / f"{run['method']}_seed{model['seed']}")
-    return folders
+def get_commit() -> str | None:
+    """Return the current commit, with ``-dirty`` if the tree has changes; None without git or a repository."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return answer.stdout.strip() or None
 
 
 def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -82,12 +74,7 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
     Runs through verl that fail do not stop the others. ``SettingsError``: a name, key or value is unknown or cannot
     work. ``SystemExit``: runs failed; with the end of their logs.
     """
-    models = train_models(study, output / "models")
-    trainer = choose_trainer(study, output, models)
-
-    def train(name: str, words: Sequence[str], seed: int) -> dict[str, Any]:
-        return trainer(name, [word.format(**models) for word in words], seed)
-
+    train = choose_trainer(study, output)
     methods: dict[str, dict[str, Any]] = {}
     for name in only or study["methods"]:
         candidates = study["methods"][name]
@@ -108,7 +95,7 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
                     failed.append(f"{name}, seed {seed}: {error}")
     if failed:
         raise SystemExit("\n\n".join([f"{len(failed)} runs failed; the same command tries them again.", *failed]))
-    return {"commits": [laboratory.get_commit()], "versions": versions(), "methods": methods}
+    return {"commits": [get_commit()], "versions": versions(), "methods": methods}
 
 
 def main() -> None:

@@ -15,13 +15,10 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from prime_ext.run.checkpoint import complete_steps
-from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json, write_json
 from recipes.agent import data as agent_data
 from recipes.agent import sft as agent_sft
 from recipes.agent.play import play, summarize
-from recipes.lab.run import TASKS
-from recipes.lab.tasks import write_inputs
 from recipes.pspo_wrs import data as pspo_data
 from recipes.pspo_wrs.measure import measure
 from recipes.pspo_wrs.step_rm import train_step_rm
@@ -37,7 +34,7 @@ OVER_OUTCOME = "prime/process/return_std_over_outcome"
 
 @dataclass
 class VerlTask:
-    """Runs of a study in a folder; ``models`` are folders of models that the study trained first.
+    """Runs of a study in a folder.
 
     A task has a ``script``, ``prepare``, which makes what the runs share and keeps what is there, and ``measure`` for a
     policy on held-out problems, with the ``accuracy`` among its numbers.
@@ -45,7 +42,6 @@ class VerlTask:
 
     study: Mapping[str, Any]
     folder: Path
-    models: Mapping[str, str]
     script: ClassVar[str]
     prepare: ClassVar[Callable[..., None]]
     measure: ClassVar[Callable[..., dict[str, float]]]
@@ -215,22 +211,4 @@ class Pspo(VerlTask):
         }
 
 
-class Compact(VerlTask):
-    """The laboratory's task ``compact``, measured by verl's own validation."""
-
-    script = "studies/compact.sh"
-
-    def prepare(self) -> None:
-        if not (self.folder / "data" / "val.parquet").exists():
-            write_inputs(TASKS["compact"], self.folder, self.models.values())
-
-    def points(self, run: Path, knobs: Mapping[str, str]) -> dict[int, dict[str, float]]:
-        points = {}
-        for step, row in read_metrics(run / "metrics.jsonl").items():
-            accuracies = [value for name, value in row.items() if name.startswith("val-core/") and "/mean@" in name]
-            if accuracies:
-                points[step] = {"accuracy": accuracies[0]}
-        return points
-
-
-VERL_TASKS: dict[str, type[VerlTask]] = {"quickstart": Quickstart, "agent": Agent, "pspo": Pspo, "compact": Compact}
+VERL_TASKS: dict[str, type[VerlTask]] = {"quickstart": Quickstart, "agent": Agent, "pspo": Pspo}

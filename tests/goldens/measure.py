@@ -2,7 +2,7 @@
 """What users get, in a few numbers that a redesign must not move.
 
 ``python tests/goldens/measure.py`` writes goldens.json. Data by its bytes, verdicts one by one, the plan that a dry run
-prints, and what four methods learn in a few steps of the laboratory, which uses the functions of training.
+prints, and what four methods learn in a few steps of examples/minimal_prime.py, which uses the functions of training.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.verifiers.math import MathVerifier
+from recipes.studies import laboratory
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_name("goldens.json")
@@ -70,14 +71,16 @@ def plans() -> dict[str, list[str]]:
 
 
 def learning(folder: Path) -> dict[str, Any]:
-    """The curves of short runs in the laboratory."""
+    """The curves of short runs of examples/minimal_prime.py."""
+    study = {"name": "golden", "task": {}, "rollouts": 320}
+    kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
     curves = {}
     for method in METHODS:
-        python("recipes.lab.run", "compact", method, "--seed", 0, "--rollouts", 320, "--output", folder)
-        path = folder / "compact" / f"{method}_seed0.json"
-        curves[path.stem] = json.loads(path.read_text())["curve"]
-    kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
-    return {name: [{key: point[key] for key in kept} for point in curve] for name, curve in curves.items()}
+        curve = laboratory.run(study, method, [], 0, folder)
+        n_points = len(curve["rollouts"])
+        points = [{key: curve.get(key, [None] * n_points)[point] for key in kept} for point in range(n_points)]
+        curves[f"{method}_seed0"] = points
+    return curves
 
 
 RUNS = {

@@ -31,7 +31,7 @@ from recipes.studies.through_verl import VERL_TASKS
 
 PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for name in ("prime", "pspo_wrs")}
 ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
-STUDIES = ("choices", "guards", "comparison", "length", "agent", "agent_stopping", "through_verl")
+STUDIES = ("choices", "guards", "comparison", "length", "agent", "agent_stopping")
 VERL_RUNS = [(name, method) for name in STUDIES for method in read_study(name)["methods"]]
 PPO, SFT = "pspo_wrs/run_abel-7b_ppo_fsdp.sh", "prime/run_eurus2-7b_sft_fsdp.sh"
 SUPERVISED = ("pspo_wrs/run_abel-7b_sft_fsdp.sh", "pspo_wrs/run_bert-large_step-rm_ddp.sh", SFT)
@@ -138,13 +138,11 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
 @pytest.mark.parametrize(("name", "method"), VERL_RUNS)
 def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
     study = read_study(name)
-    models = {model: str(tmp_path / model) for model in study.get("models", {})}
     for labeler in LABELERS:
         (tmp_path / f"step_rm_{labeler}").mkdir()
         (tmp_path / f"step_rm_{labeler}" / "model").symlink_to(step_rm)
-    task = VERL_TASKS[study["through_verl"]](study, tmp_path, models)
-    words = [word.format(**models) for word in study["methods"][method][0]]
-    command, knobs = task.command(words, 3, tmp_path / "run")
+    task = VERL_TASKS[study["through_verl"]](study, tmp_path)
+    command, knobs = task.command(study["methods"][method][0], 3, tmp_path / "run")
     config = composed(calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0])
     assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
     assert config.trainer.total_training_steps == study["steps"] and config.trainer.max_actor_ckpt_to_keep is None

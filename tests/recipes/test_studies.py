@@ -2,16 +2,18 @@
 """Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
-from recipes.lab import run as laboratory
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
-from recipes.studies import report, through_verl
+from recipes.studies import laboratory, report, through_verl
 from recipes.studies.report import Arrival, Method, read_results, read_study, write_ratio, write_table
 from recipes.studies.run import main, run_study
 
@@ -79,7 +81,7 @@ def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive():
         "b": {0: run_of([0.2, 0.5], seconds=1.0), 1: run_of([0.2, 0.7], seconds=1.0)},
         "c": {7: run_of([0.2, 0.4], seconds=None)},
     }
-    results = {name: Method(["x=1", "start={b}"], of_method) for name, of_method in runs.items()}
+    results = {name: Method(["x=1"], of_method) for name, of_method in runs.items()}
     _, _, first, second, third = write_table(study, results).splitlines()
     assert first == "| first | 2 | 50.0 ± 10.0 | 2.00 ± 1.00 | - | 7.5 (1 of 2 runs) |"
     # The difference is 10 points in every pair, so that it has no error, although both vary.
@@ -92,15 +94,14 @@ def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive():
 # ---- runs ----
 
 STUDY = {
-    "task": "tiny",
+    "task": {"length": 3},
     "rollouts": 40,
     "tuning_seeds": [0],
     "seeds": [1, 2],
     "more_seeds": {"rloo": [3]},
-    "models": {"trained": {"task": "tiny", "method": "rloo", "words": [], "seed": 9, "rollouts": 0}},
     "methods": {
         "rloo": [["rollout.prompts=5"], ["rollout.prompts=4", "actor.lr=1e-3"]],
-        "taught": [["teacher", "rollout.prompts=5", "prm.start={trained}"]],
+        "held": [["rloo_ema", "rollout.prompts=5"]],
     },
     "table": {"ratios": ["rollouts"], "accuracies": [0.9], "means": ["gate"]},
 }
@@ -108,32 +109,21 @@ STUDY = {
 
 @pytest.fixture
 def tiny_task(monkeypatch):
-    """The laboratory's runs without training: a run with the rate 1e-3 is better, and its curve names its seed."""
-    trained = []
+    """Runs without training: a run with the rate 1e-3 is better, and its curve names its seed."""
 
-    def run(task, method, changes, seed, rollouts, output, keep_policy=False):
-        trained.append((method, *changes, seed))
-        last = 0.5 + 0.1 * ("actor.lr=1e-3" in changes) + 0.01 * seed
-        curve = [{"rollouts": 0, "accuracy": 0.2}, {"rollouts": rollouts, "accuracy": last}]
-        about = dict.fromkeys(("seconds", "pair_accuracy", "gate", "step_auc"))
-        return {"method": laboratory.label_run(method, changes), "curve": [point | about for point in curve]}
+    def run(study, name, words, seed, output):
+        last = 0.5 + 0.1 * ("actor.lr=1e-3" in words) + 0.01 * seed
+        return {"rollouts": [0, study["rollouts"]], "accuracy": [0.2, last]}
 
     monkeypatch.setattr(laboratory, "run", run)
-    return trained
 
 
 def test_the_best_candidate_runs_on_the_fresh_seeds(tiny_task, tmp_path):
     results = run_study({"name": "tiny", **STUDY}, tmp_path)["methods"]
     assert results["rloo"]["words"] == ["rollout.prompts=4", "actor.lr=1e-3"]
     assert results["rloo"]["tuning"] == {"rollout.prompts=5": 0.35, "rollout.prompts=4,actor.lr=1e-3": 0.4}
-    assert {name: list(method["runs"]) for name, method in results.items()} == {
-        "rloo": list("123"),
-        "taught": list("12"),
-    }
+    assert {name: list(method["runs"]) for name, method in results.items()} == {"rloo": list("123"), "held": list("12")}
     assert results["rloo"]["runs"]["2"] == {"curve": {"rollouts": [0, 40], "accuracy": [0.2, 0.62]}}
-    start = f"prm.start={tmp_path}/models/tiny/rloo_seed9"
-    assert tiny_task[0] == ("rloo", 9) and ("teacher", "rollout.prompts=5", start, 1) in tiny_task
-    assert results["taught"]["words"][-1] == "prm.start={trained}"
 
 
 def test_a_study_of_ones_own_writes_one_small_file(tiny_task, tmp_path, monkeypatch, capsys):
@@ -142,8 +132,8 @@ def test_a_study_of_ones_own_writes_one_small_file(tiny_task, tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", words)
     main()
     lines = (tmp_path / "mine.json").read_text().splitlines()
-    assert len(lines) == 1 + 5 and list(json.loads("".join(lines))["methods"]) == ["rloo", "taught"]
-    assert "| `taught`, rollout.prompts=5 | 2 | >40.0 |" in capsys.readouterr().out
+    assert len(lines) == 1 + 5 and list(json.loads("".join(lines))["methods"]) == ["held", "rloo"]
+    assert "| `held`, rollout.prompts=5 | 2 | >40.0 |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", [*words, "--only", "rlo"])
     with pytest.raises(SystemExit):
         main()
@@ -199,26 +189,36 @@ def test_runs_through_verl_are_measured_once_and_failures_do_not_stop_others(tmp
         run_study(study, tmp_path)
 
 
-# ---- single runs of the laboratory ----
+# ---- runs in one process ----
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["compakt", "rloo"], "task='compakt'"),
-        (["compact", "rloo", "prm.epoch=2"], "unknown key prm.epoch"),
-        (["compact", "rloo", "paper"], "paper must be key=value"),
-    ],
-)
-def test_bad_arguments_of_a_run_end_in_one_line(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["run", *arguments, "--output", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as stop:
-        laboratory.main()
-    assert str(stop.value).startswith("error: ") and message in str(stop.value) and "\n" not in str(stop.value)
-    assert not (tmp_path / "out").exists()
+def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(laboratory, "write_start", partial(laboratory.write_start, steps=50, batch_size=16))
+    monkeypatch.setattr(ChainTask, "n_values", 2)
+    study = {"name": "tiny", "task": {"length": 2, "flipped": 0.5}, "rollouts": 8}
+    words = ["guarded", "rollout.prompts=4", "rollout.n=2"]
+    curve = laboratory.run(study, "mine", words, 0, tmp_path)
+    assert {len(values) for values in curve.values()} == {2} and set(curve) >= {"seconds", "step_accuracy", "step_auc"}
+    assert laboratory.run(study, "mine", words, 0, tmp_path) == curve
+    for other, hint in (({"rollouts": 16}, "another budget"), ({"task": {"lenght": 3}}, "another task")):
+        with pytest.raises(SettingsError, match=hint):
+            laboratory.run(study | other, "mine", words, 0, tmp_path)
+    with pytest.raises(SettingsError, match="task: .*'lenght'"):
+        laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)
 
 
-def test_a_run_with_another_budget_is_not_taken_for_this_one(tmp_path):
-    write_json(tmp_path / "compact" / "rloo_seed0.json", {"task": "compact", "method": "rloo", "seed": 0, "budget": 20})
-    with pytest.raises(SettingsError, match="another budget"):
-        laboratory.run("compact", "rloo", [], 0, 40, tmp_path)
+def test_steps_are_labeled_by_the_value_before_them():
+    task = ChainTask()
+    problems = task.draw(1, torch.Generator().manual_seed(0))
+    response_BT = task.demonstrate(problems, 0.0, torch.Generator())
+    prompt_BP, mask_BP = pad_left(task.prompts(problems), task.pad)
+    rollouts = Rollouts(prompt_BP, mask_BP, response_BT, response_BT != task.pad)
+    label_BT, is_result_BT = laboratory.label_steps(task, rollouts)
+    assert label_BT[is_result_BT].tolist() == [1] * 8 and task.verify(problems, response_BT).item() == 1
+    # The third result becomes another value, and all later ones follow from it.
+    value = (int(response_BT[0, 6]) - task.first_value + 1) % task.n_values
+    for t in range(6, 17, 2):
+        value = value if t == 6 else int(task.right[problems[0][t // 2], value])
+        response_BT[0, t] = value + task.first_value
+    assert laboratory.label_steps(task, rollouts)[0][is_result_BT].tolist() == [1, 1, 0, 1, 1, 1, 1, 1]
+    assert task.verify(problems, response_BT).item() == 0

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of the laboratory is that of the trainer on verl: gate, advantages, both models after their updates."""
+"""A step of examples/minimal_prime.py is that of the trainer on verl: gate, advantages, both models after it."""
 
 import prm_rank as base  # isort: skip
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import test_policy_loss
 import torch
 from gloo_ranks import finish, run_ranks
 
+from examples.minimal_prime import Rollouts, Trainer, build_settings
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.prm.engines import register_engine
 from prime_ext.trainer import reward_sources
 from prime_ext.trainer.prime_step import PrimeStep
-from recipes.lab.run import METHODS, build_settings
-from recipes.lab.train import Lab, Rollouts, response_logits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
 from small_batch import settings as prime_settings  # noqa: E402
@@ -39,13 +37,12 @@ OF_POLICY = OPTIMISER | {"prm.optim.lr": LR, "prm.optim.weight_decay": 0.01, "pr
 GATE = 0.9
 DISTILLED = {"process__target": "policy", "process__form": "kl", "process__reliability_gate": True}
 DISTILLED |= {"anchor__kind": "ema", "anchor__fallback": True}
-# Method of the laboratory, and the same in the trainer's keys.
+# Methods of examples/minimal_prime.py, in the trainer's keys.
 VARIANTS = {
-    "rloo": ({}, {"process__coefficient": 0.0}),
-    "paper": ({}, {}),
-    "guarded": ({}, {"process__reliability_gate": True}),
-    "distilled": ({}, DISTILLED),
-    "distilled, top 3": ({"prime.process.top_k": 3}, DISTILLED | {"process__top_k": 3}),
+    "rloo": {"process__coefficient": 0.0},
+    "paper": {},
+    "guarded": {"process__reliability_gate": True},
+    "distilled": DISTILLED,
 }
 
 
@@ -58,7 +55,7 @@ def rollouts():
 
 
 def as_batch(found):
-    """The same rollouts as the laboratory has them."""
+    """The same rollouts as examples/minimal_prime.py has them."""
     width, limit = (max(len(r[name]) for r in found) for name in ("prompt", "response"))
     prompt_BP, response_BT = torch.full((len(found), width), PAD), torch.full((len(found), limit), PAD)
     mask_BT = torch.zeros(response_BT.shape, dtype=torch.bool)
@@ -67,26 +64,25 @@ def as_batch(found):
         response_BT[row, : len(r["response"])] = r["response"]
         mask_BT[row, : len(r["response"])] = True
     label_B = torch.tensor([r["label"] for r in found])
-    known = (label_B, torch.arange(len(found)) // 2, torch.zeros(mask_BT.shape), torch.zeros_like(mask_BT))
-    return Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT, *known)
+    return Rollouts(prompt_BP, prompt_BP != PAD, response_BT, mask_BT, label_B, torch.arange(len(found)) // 2)
 
 
-def in_the_laboratory(method, overrides, model_path, batch):
-    more = {"actor.lr": LR, "actor.lr_warmup_steps": 0, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
-    more |= {"prm.lr_warmup_steps": 0, "prm.mini_batch_size": len(batch.outcome_B), "prime.process.gate_start": GATE}
-    task = SimpleNamespace(pad=PAD, eos=1, limit=batch.mask_BT.shape[1], flipped=0.0)
-    lab = Lab(task, build_settings(METHODS[method], more, overrides), 0, model_path)
-    for learner in filter(None, (lab.policy, getattr(lab, "prm", None))):
-        for group in learner.optimizer.param_groups[:1]:
-            group["eps"] = EPS
+def in_one_file(method, model_path, batch):
+    changes = {"actor.lr": LR, "actor.lr_warmup_steps": 1, "actor.mini_batches": 1, "prm.lr": PRM_LR, "prm.beta": BETA}
+    changes |= {"prm.lr_warmup_steps": 1, "prm.mini_batch_size": len(batch.outcome_B)}
+    trainer = Trainer(None, build_settings(method, changes), 0, model_path)
+    trainer.gate = ReliabilityGate(0.8, GATE)
+    for learner in filter(None, (trainer.policy, trainer.prm)):
+        learner.optimizer.param_groups[0]["eps"] = EPS
     with torch.no_grad():
-        old_BTV = response_logits(lab.policy.model, batch)
-    gate, scores = lab.learn_and_score(batch, old_BTV) if lab.uses_prm else (0.0, None)
-    advantage_BT = lab.advantages(batch, gate, scores, old_BTV)
-    lab.update_policy(batch, advantage_BT, lab.kl_targets(batch, gate, scores), old_BTV)
-    found = {"gate": gate, "advantages": advantage_BT, "policy": dict(lab.policy.model.named_parameters())}
-    if lab.uses_prm:
-        found |= {"prm": dict(lab.prm.model.named_parameters()), "bias": float(lab.prm.bias)}
+        old_BT = batch.log_probs(batch.logits(trainer.policy.model))
+    batch = batch._replace(old_BT=old_BT, reference_BT=old_BT)  # all models start from the same weights
+    gate, scores = trainer.learn_and_score(batch) if trainer.prm else (0.0, None)
+    advantage_BT = trainer.advantages(batch, gate, scores)
+    trainer.update_policy(batch, advantage_BT, trainer.kl_targets(batch, gate, scores))
+    found = {"gate": gate, "advantages": advantage_BT, "policy": dict(trainer.policy.model.named_parameters())}
+    if trainer.prm:
+        found |= {"prm": dict(trainer.prm.model.named_parameters()), "bias": float(trainer.prm.bias)}
     return found
 
 
@@ -134,10 +130,9 @@ def main(model_path, work_dir):
     found = rollouts()
     batch = as_batch(found)
     results = {}
-    for name, (overrides, keys) in VARIANTS.items():
-        method = name.split(",")[0]
-        lab = in_the_laboratory(method, overrides, model_path, batch)
-        results[name] = (lab, on_verl(method, keys, model_path, found, batch))
+    for method, keys in VARIANTS.items():
+        minimal = in_one_file(method, model_path, batch)
+        results[method] = (minimal, on_verl(method, keys, model_path, found, batch))
     finish(results, work_dir)
 
 
@@ -151,14 +146,14 @@ def results(model_path, tmp_path_factory):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_batch_through_both(results, variant):
-    lab, verl = results[variant]
-    assert lab["gate"] == pytest.approx(verl["gate"], abs=1e-6)
-    torch.testing.assert_close(lab["advantages"], verl["advantages"], atol=1e-5, rtol=0)
+    minimal, verl = results[variant]
+    assert minimal["gate"] == pytest.approx(verl["gate"], abs=1e-6)
+    torch.testing.assert_close(minimal["advantages"], verl["advantages"], atol=1e-5, rtol=0)
     for model in ("prm", "policy"):
-        assert (model in lab) == (model in verl)
-        for name, weight in lab.get(model, {}).items():
+        assert (model in minimal) == (model in verl)
+        for name, weight in minimal.get(model, {}).items():
             torch.testing.assert_close(weight, verl[model][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
-    assert lab.get("bias", 0.0) == pytest.approx(verl.get("bias", 0.0), abs=1e-5)
+    assert minimal.get("bias", 0.0) == pytest.approx(verl.get("bias", 0.0), abs=1e-5)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times and step labels."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import logging
+
+from examples.minimal_prime import ChainTask, Rollouts, Scores, Trainer, build_settings, write_start
+from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.config.checks import SettingsError
+from prime_ext.utils.files import read_json, write_json
+
+CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "gate", "step_auc")
+
+
+def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 1 where a step's result is right given the value before it, and the mask of results, ``(B, T)`` both."""
+    operation_BK, response_BT = rollouts.prompt_BP[:, 2:-1] - task.first_operation, rollouts.response_BT
+    before_BK, shown_BK, after_BK = response_BT[:, 0:-3:2], response_BT[:, 1:-2:2], response_BT[:, 2:-1:2]
+    value_BK = (before_BK - task.first_value).clamp(0, task.n_values - 1)
+    same_BK = (before_BK == value_BK + task.first_value) & (shown_BK == operation_BK + task.first_operation)
+    right_BK = same_BK & (after_BK == task.right[operation_BK, value_BK] + task.first_value)
+    label_BT, is_result_BT = torch.zeros(response_BT.shape), torch.zeros(response_BT.shape, dtype=torch.bool)
+    is_result_BT[:, 2:-1:2] = after_BK != task.pad
+    label_BT[:, 2:-1:2] = right_BK.float()
+    return label_BT, is_result_BT
+
+
+class StudyTrainer(Trainer):
+    """A trainer on chains; training, but not evaluation, sees the share ``flipped`` of the outcomes inverted."""
+
+    flipped, seconds = 0.0, 0.0
+
+    def step(self) -> None:
+        started = time.perf_counter()
+        super().step()
+        self.seconds += time.perf_counter() - started
+
+    def collect(self) -> Rollouts:
+        batch = super().collect()
+        if self.flipped == 0:
+            return batch
+        flipped_B = torch.rand(len(batch.outcome_B), generator=self.problem_rng) < self.flipped
+        return batch._replace(outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B))
+
+    def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
+        gate, scores = super().learn_and_score(batch)
+        label_BT, is_result_BT = label_steps(self.task, batch)
+        # The results of all steps as one group: the share of right ones that score above wrong ones.
+        score_N, label_N = scores[0][is_result_BT], label_BT[is_result_BT]
+        auc = pair_accuracy(score_N, label_N, torch.zeros_like(label_N, dtype=torch.long))
+        if auc is not None:
+            self.shares["step_auc"].append((auc, 1.0))
+        return gate, scores
+
+    def evaluate(self) -> dict[str, float | int]:
+        point = super().evaluate()
+        label_BT, is_result_BT = label_steps(self.task, self.held_out)
+        steps = round(float(label_BT.sum() / is_result_BT.sum()), 4)
+        return point | {"seconds": round(self.seconds, 3), "step_accuracy": steps}
+
+
+def run(
+    study: Mapping[str, Any], name: str, words: Sequence[str], seed: int, output: Path
+) -> dict[str, list[float | None]]:
+    """Return the curve of a run, lists by name, from its file in the folder of the study, or train it first.
+
+    A word is ``key=value`` or, where ``name`` is not one, a method of examples/minimal_prime.py. ``SettingsError``: a
+    name, key or value cannot work, or the run is there with other settings.
+    """
+    method = next((word for word in words if "=" not in word), name)
+    settings = build_settings(method, dict(word.split("=", 1) for word in words if "=" in word))
+    plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
+    folder = output / study["name"]
+    path = folder / f"{','.join([name, *sorted(word for word in words if '=' in word)])}_seed{seed}.json"
+    if path.exists():
+        known = read_json(path)
+        if other := [key for key in plan if known.get(key) != plan[key]]:
+            raise SettingsError(f"{path} is a run with another {other[0]}; choose another --output")
+        return known["curve"]
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    fields = dict(study["task"])
+    flipped = fields.pop("flipped", 0.0)
+    try:
+        task = ChainTask(**fields)
+    except TypeError as error:
+        raise SettingsError(f"task: {error}") from error
+    if not (folder / "start").exists():
+        print(f"{folder / 'start'}: training the start", flush=True)
+        write_start(task, folder / "start")
+    trainer = StudyTrainer(task, settings, seed, folder / "start")
+    trainer.flipped = flipped
+    points = list(trainer.train(study["rollouts"]))
+    print(f"{path}: {points[-1]['accuracy']:.1%}", flush=True)
+    curve = {key: [point.get(key) for point in points] for key in CURVE}
+    write_json(path, plan | {"curve": {key: values for key, values in curve.items() if set(values) != {None}}})
+    return read_json(path)["curve"]
