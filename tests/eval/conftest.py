@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the helpers importable (pytest's importlib mode leaves sys.path alone); small benchmarks, a run, and PRMs."""
+"""Small benchmarks, a run, and PRMs."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import pytest  # noqa: E402
-from small_tasks import run, write_tasks  # noqa: E402
-from tiny_llama import save_llama  # noqa: E402
+import pytest
+from small_tasks import run, write_tasks
+from tiny_llama import save_llama
 
 
 @pytest.fixture(scope="session")

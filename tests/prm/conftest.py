@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the engine programs importable (pytest's importlib mode leaves sys.path alone), and the default settings."""
-
-import sys
-from pathlib import Path
+"""The default settings, and what engine programs found on one and two ranks."""
 
 import pytest
+from gloo_ranks import run_ranks
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from plain_prm import write_model
 
 from prime_ext.config.settings import PRMSettings
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from gloo_ranks import run_ranks  # noqa: E402
-from plain_prm import write_model  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers as objects; makes what lies beside the tests importable."""
-
-import sys
-from pathlib import Path
+"""Trainers as objects."""
 
 import pytest
 from omegaconf import OmegaConf, open_dict
 from own_sources import own_sources  # noqa: F401
-
-# pytest's importlib mode leaves sys.path alone.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
