@@ -13,7 +13,6 @@ faults. Exits with 0 if nothing is wrong, 1 if something is, 2 and one line if a
 import asyncio
 import importlib
 import json
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,15 +22,14 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field
 
 from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
-from prime_ext.tasks.cells import held, is_whole
+from prime_ext.tasks.cells import is_whole
 from prime_ext.tasks.checked import Text
-from prime_ext.tasks.rl_rows import MATH_SCHEMA
-from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source
@@ -118,21 +116,6 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
         raise SourceError(f"columns of different types: {str(error).splitlines()[0]}") from error
 
 
-def row_faults(row: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a row; it may have anything in its columns."""
-    try:
-        RLRow.model_validate(dict(row))
-    except ValidationError as error:
-        faults = []
-        for found in error.errors(include_url=False):
-            name = ".".join(map(str, found["loc"]))
-            words = re.sub(r"^(?:Value error, must|\w+ should)", "must", found["msg"])
-            missing = f"no column {name}; {held(row)}" if len(found["loc"]) == 1 else f"{name} is missing"
-            faults.append(missing if found["type"] == "missing" else f"{name} {words}, is {str(found['input'])[:40]!r}")
-        return faults
-    return []
-
-
 @dataclass
 class SourceCount:
     """The rows of a data source: all, those with a fault, those whose prompt and answer were there before (no fault).
@@ -175,7 +158,7 @@ class Validator:
 
     async def _check(self, row: Mapping[str, Any], place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
-        faults = [("schema", fault) for fault in row_faults(row)] or await self._deeper_faults(row, count)
+        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._deeper_faults(row, count)
         length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
@@ -214,22 +197,7 @@ class Validator:
             return sum(len(message["content"] or "") for message in messages)
         if not messages:
             return 0
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def load_tokenizer(path: str) -> Any:
-    """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
-    from transformers import AutoTokenizer
-
-    use_cache_without_hub(path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"no tokenizer at {path}: {str(error).strip().splitlines()[0]}") from error
-    if not tokenizer.chat_template:
-        raise SourceError(f"the tokenizer at {path} has no chat template")
-    return tokenizer
+        return count_tokens(self._tokenizer, messages)
 
 
 @program("validate")

@@ -85,6 +85,16 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
             checks = checks_of_rl(config, path)
         except SettingsError as error:
             problems.append(str(error))
+        if (
+            path is not None
+            and path.is_file()
+            and path.stat().st_size
+            and not RunLock(Path(trainer.default_local_dir)).path.exists()
+        ):
+            remedy = "choose another trainer.experiment_name or VERL_FILE_LOGGER_PATH, or remove it"
+            problems.append(
+                f"{path} has the metrics of a run in another folder than {trainer.default_local_dir}; {remedy}"
+            )
         # Before anything of a run that is under way is touched.
         if not problems and (problem := folder_in_use(config) or refusal(config, identity_of(config))):
             problems.append(problem)

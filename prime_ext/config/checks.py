@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl or torch."""
 
+import difflib
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -49,14 +50,55 @@ def read(kind: type[T], values: Any, prefix: str) -> T:
     Raises:
         SettingsError: with one line for each key, ``prefix`` before it, that is unknown, missing or has a wrong value.
     """
+    adapter = TypeAdapter(kind)
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return adapter.validate_python(values)
     except ValidationError as error:
-        # A value that fits no member of a union has an error for each of them.
-        messages: dict[str, list[str]] = {}
-        for key, message in dict.fromkeys(_problem(one, prefix, values) for one in error.errors()):
-            messages.setdefault(key, []).append(message)
-        raise SettingsError(*(f"{key} {', or '.join(said)}" for key, said in messages.items())) from error
+        raise SettingsError(*explain(error, adapter, prefix)) from error
+
+
+def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "", top: str = "the file") -> list[str]:
+    """Return one line for each wrong key of an error of pydantic.
+
+    Args:
+        error: of ``adapter``, which knows the keys that are allowed.
+        prefix: stands before every key.
+        top: what has the keys, where there is no prefix.
+    """
+    # By key: its name, what is said of it (a value that fits no member of a union has an error for each), the end.
+    lines: dict[str, tuple[str, dict[str, None], str]] = {}
+    for one in error.errors(include_url=False):
+        *parents, last = [prefix, *(name for name in map(str, one["loc"]) if not _NO_KEY.search(name))]
+        above, key = (".".join(filter(None, names)) or top for names in (parents, [*parents, last]))
+        name, message, end = key, re.sub(r"^(?:Value error, must|\w+ should)", "must", one["msg"]), ""
+        if one["type"] == "missing":
+            name, message = above, f"needs the key {last!r}"
+        elif one["type"] == "unexpected_keyword_argument":
+            name, message = "unknown key", f"{key}{nearest(last, _keys(adapter.json_schema()))}"
+        elif one["loc"][-1:] == ("[key]",):
+            name, message = above, f"has the key {one['input']!r}; a key {message}"
+        else:
+            choices = re.findall(r"'([^']*)'", message) if one["type"] == "literal_error" else ()
+            end = f", got {repr(one['input'])[:80]}{nearest(one['input'], choices)}"
+        said = lines[key][1] if key in lines else {}
+        lines[key] = (name, said | {message: None}, end)
+    return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
+
+
+# In the place of an error of pydantic: tags and members of unions, and that a key itself is wrong.
+_NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none)$|^constrained-")
+
+
+def _keys(schema: Any) -> set[str]:
+    names = set(schema.get("properties", ()))
+    return names.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
+
+
+def nearest(name: Any, known: Collection[str], before: str = "") -> str:
+    """Return ``; did you mean ...?`` for a misspelt name; empty if none of the known ones is like it."""
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(str(name).lower(), names, n=1)
+    return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
 class Section:
@@ -125,20 +167,3 @@ def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str
 def _shown(value: Any) -> str:
     """As it stands in YAML and on the command line."""
     return value if isinstance(value, str) and value.isprintable() else json.dumps(value)
-
-
-def _problem(error: Any, prefix: str, values: Any) -> tuple[str, str]:
-    """Return the key of an error of pydantic with its value, and what is wrong with it."""
-    section: Mapping[str, Any] = {}
-    key, value = prefix, values
-    for name in error["loc"]:
-        if not isinstance(value, Mapping) or name not in value:
-            # A missing key, or a member of a union.
-            break
-        key, section, value = f"{key}.{name}", value, value[name]
-    if error["type"] == "missing":
-        return f"key {key}.{error['loc'][-1]}", "is missing"
-    if error["type"] == "unexpected_keyword_argument":
-        others = sorted(set(section) - {error["loc"][-1]})
-        return f"unknown key {key};", f"known keys: {', '.join(others)}"
-    return f"{key}={value!r}", re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))

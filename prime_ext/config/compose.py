@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations of ``prime_ext.config``, with one line for what is wrong."""
 
-import difflib
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, nearest, refuse
+from prime_ext.config.verl_keys import check_values, hint_of_key
 
 CONFIG_MODULE = "prime_ext.config"
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
@@ -31,6 +32,8 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
+            groups = tuple(word for word in overrides if _chooses_group(name, word))
+        composed = config.copy()
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         # The second half of Hydra's message is advice for its own syntax; the first line names the key.
@@ -41,27 +44,31 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         if isinstance(error, OverrideParseException):
             line = f"{error.override} is not understood ({line}); values with signs such as = , {{ want key='value'"
         elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
-            line += _hint(Path(error.missing_cfg_file).name, error.options or [], "")
+            wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
+            line += nearest(wanted, options) or f"; there are {', '.join(options)}"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
-            line += _hint_of_key(compose_config(name, []), found[1])
+            line += hint_of_key(found[1], OmegaConf.to_container(_defaults(name, ())))  # type: ignore[arg-type]
         raise SettingsError(line) from error
+    except ValueError as error:
+        nulls = " ".join(word for word in overrides if word.endswith("=null"))
+        raise SettingsError(f"{nulls}: {error}") from error
+    refuse(check_values(composed, OmegaConf.to_container(config), _defaults(name, groups)))
     return config
 
 
-def _hint_of_key(config: DictConfig, key: str) -> str:
-    """What an unknown key may have been meant to be."""
-    section, _, rest = "", "", key
-    while True:
-        name, _, rest = rest.partition(".")
-        if name not in config:
-            return _hint(name, list(config), section)
-        config, section = config[name], f"{section}{name}."
-        if not isinstance(config, DictConfig):
-            return f"; {section[:-1]} has no keys below it"
+def _chooses_group(name: str, word: str) -> bool:
+    """Return whether a word of the command line chooses among files, and does not set a value."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    group = word.lstrip("+~").partition("=")[0].partition("@")[0]
+    loader = GlobalHydra.instance().config_loader()
+    return "." not in group and bool(loader.get_group_options(group, config_name=name))
 
 
-def _hint(name: str, known: Sequence[str], section: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {section}{near[0]}?"
-    return f"; there {'are' if len(known) > 1 else 'is'} {', '.join(sorted(known))}" if known else ""
+@functools.cache
+def _defaults(name: str, groups: tuple[str, ...]) -> DictConfig:
+    """Compose without values of the user's; not to be changed."""
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module(CONFIG_MODULE, version_base=None):
+        return compose(name, overrides=list(groups))

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choices for verl's engines."""
 
+import json
+import math
+from pathlib import Path
+
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 CHUNKED = "chunked"
@@ -17,6 +21,16 @@ def sequence_parallel_ranks(section: DictConfig) -> int:
     key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1
+
+
+def longest_sequence(config: DictConfig) -> float:
+    """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it is not known."""
+    policy = config.actor_rollout_ref
+    if policy.rollout.max_model_len:
+        return int(policy.rollout.max_model_len)
+    path = Path(str(policy.model.path)).expanduser() / "config.json"
+    model = json.loads(path.read_text()) if path.is_file() else {}
+    return model.get("text_config", model).get("max_position_embeddings") or math.inf
 
 
 ENGINE_SECTIONS = (

@@ -19,6 +19,7 @@ from prime_ext.config.checks import (
     Switch,
     Text,
     defaults_of,
+    nearest,
     unread,
 )
 from prime_ext.config.checks import SettingsError as SettingsError
@@ -151,7 +152,7 @@ class PrimeSettings(Section):
         yield from process.problems()
         yield from self.steps.problems("prime.steps")
         if self.variant not in VARIANTS:
-            yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}"
+            yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}{nearest(self.variant, VARIANTS)}"
         if band.lower > band.upper:
             yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
         if band.max_examined < band.oversample:

@@ -13,7 +13,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.preflight.files import check_files as check_files
-from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_trainer, check_whole_numbers
+from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
 from prime_ext.preflight.prm import check_prm
 from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
@@ -35,7 +35,7 @@ def check_config(config: DictConfig) -> list[str]:
     """Return everything that is wrong with a configuration of PRIME, or, without its sections, of PSPO-WRS."""
     if "prime" not in config and PSPO_SECTION in config:
         return check_pspo(config)
-    problems = [*check_whole_numbers(config)]
+    problems: list[str] = []
     sections: dict[type, Any] = {}
     for kind in (PrimeSettings, PRMSettings):
         try:
@@ -47,6 +47,7 @@ def check_config(config: DictConfig) -> list[str]:
     prime, prm = sections[PrimeSettings], sections[PRMSettings]
     trained = [ACTOR, *([PRM] if prm.enable else []), *([CRITIC] if prime.critic_sources else [])]
     return [
+        *check_names(config),
         *_check_trainer(config, prime, prm),
         *check_rewards(config, prime, prm),
         *check_critic(config, prime),

@@ -3,7 +3,7 @@
 
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
+from prime_ext.preflight.data import check_data, has_tokenizer
 from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
+from prime_ext.reward import user_function
+from prime_ext.verifiers.worker_pool import Failure
 
-DATA_KEYS = ("train_files", "val_files")
-REWARD_FUNCTION = "pkg://prime_ext.reward.compute_score"
-# Of all kinds: fast, of sentencepiece, of tiktoken.
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+# Seconds of a user's reward function for the first row, with what it imports.
+FIRST_CALL_SECONDS = 120.0
 
 
 def check_files(config: DictConfig) -> list[str]:
@@ -35,8 +36,8 @@ def check_files(config: DictConfig) -> list[str]:
 def _problems(config: DictConfig) -> Iterable[str]:
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
-    sources: dict[str, str] = {}
-    yield from _check_data(config, pspo is None or bool(pspo.outcome_coefficient), sources)
+    first: dict[str, tuple[str, Any]] = {}
+    yield from check_data(config, pspo is None or bool(pspo.outcome_coefficient), first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
@@ -58,51 +59,20 @@ def _problems(config: DictConfig) -> Iterable[str]:
         # With tokens of its own.
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
     if pspo is None or pspo.judge:
-        yield from _check_reward(config, sources)
+        yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
 
 
-def _check_data(config: DictConfig, judged: bool, sources: dict[str, str]) -> Iterable[str]:
-    """Check that all data exist with the columns that are read; fill ``sources`` with a file for each data source."""
-    import pyarrow.parquet
-
-    source = config.data.get("reward_fn_key", "data_source")
-    columns = [config.data.prompt_key, *([source, "reward_model"] if judged else [])]
-    for key in (f"data.{name}" for name in DATA_KEYS):
-        files = OmegaConf.select(config, key)
-        if not files:
-            yield f"{key} is not set; name one or more parquet files"
-        for name in [files] if isinstance(files, str) else files or []:
-            path = Path(name).expanduser()
-            if "://" in name or not path.is_file():
-                if "://" not in name:
-                    yield f"{key}: {name} does not exist"
-                continue
-            if path.suffix != ".parquet":
-                continue
-            try:
-                file = pyarrow.parquet.ParquetFile(path)
-                found = file.read([source])[source].unique().to_pylist() if source in file.schema_arrow.names else []
-            except Exception as error:
-                yield f"{key}: {name} cannot be read as parquet ({str(error).splitlines()[0]})"
-                continue
-            sources |= {str(value): f"{key}: {name}" for value in found}
-            missing = [column for column in columns if column not in file.schema_arrow.names]
-            if missing:
-                yield f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
-            if file.metadata.num_rows == 0:
-                yield f"{key}: {name} has no rows"
-
-
-def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
-    """Check the arguments of prime_ext's reward function, and that it knows a verifier for every data source."""
+def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
+    """Check the arguments of prime_ext's reward function and that it can judge every data source, or call another."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
     from prime_ext.verifiers.sources import UnknownSource, source_of
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
-    if function.path != REWARD_FUNCTION or function.name != compute_score.__name__:
+    if function.path != user_function.OWN or function.name != compute_score.__name__:
+        yield from _try_reward_function(config, first)
         return
     arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
     parameters = inspect.signature(compute_score).parameters
@@ -117,7 +87,7 @@ def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
         yield f"{section}{'.modules' if isinstance(error, ImportError) else ''}: {error}"
         return
     tasks = set()
-    for source, where in sorted(sources.items()):
+    for source, (where, _) in sorted(first.items()):
         try:
             tasks.add(source_of(source).task)
         except UnknownSource as error:
@@ -141,6 +111,33 @@ def _check_reward(config: DictConfig, sources: dict[str, str]) -> Iterable[str]:
             missing = str(error)
         if missing:
             yield f"code rewards need a sandbox, and this machine has none: {missing}"
+
+
+def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:
+    """Call a user's function on the first row, its gold answer as the response, in a process that can be killed."""
+    function, key = config.reward.custom_reward_function, "reward.custom_reward_function"
+    if function.path is None or config.reward.reward_manager.source != "register" or config.reward.reward_model.enable:
+        # verl's own, a manager that may call it in another way, or one that asks a model.
+        return
+    path, is_file = str(function.path).removeprefix("file://"), "://" not in str(function.path).removeprefix("file://")
+    if is_file and not Path(path).is_file():
+        yield f"{key}.path={function.path} does not exist"
+        return
+    for where, row in [*first.values()][:1]:
+        gold = row["reward_model"]["ground_truth"]
+        info = {"raw_prompt": row["prompt"], "num_turns": 2, "rollout_reward_scores": {}} | (
+            row.get("extra_info") or {}
+        )
+        arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
+        arguments |= {"data_source": row["data_source"], "solution_str": str(gold), "ground_truth": gold}
+        with user_function.start_pool(FIRST_CALL_SECONDS, 1) as pool:
+            result = pool.run(user_function.call, function.path, function.name, {**arguments, "extra_info": info})
+        label = config.prime.label_key if "prime" in config else "score"
+        if isinstance(result, Failure):
+            said = (result.detail.strip().splitlines() or [""])[-1]
+            yield f"{key}: {function.name} of {function.path} fails on the first row of {where}: {said}"
+        elif label not in result:
+            yield f"{key}: {function.name} returns no {label!r} ({', '.join(result)}), which prime.label_key names"
 
 
 def _has_config(path: Any) -> bool:
@@ -175,7 +172,7 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
     folder = Path(model.path or "").expanduser()
     if model.get("tokenizer_path") or not _has_config(model.path):
         return
-    if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
+    if not has_tokenizer(folder):
         yield f"{section}.path: {folder} has no tokenizer; save it there, or set {section}.tokenizer_path"
 
 
@@ -200,15 +197,11 @@ def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
 
 
 def _check_tools(config: DictConfig) -> Iterable[str]:
-    """Check that a tool agent loop has a parser, and tools whose classes can be imported."""
+    """Check that a tool agent loop has tools whose classes can be imported."""
     turns, loop = config.actor_rollout_ref.rollout.multi_turn, config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop not in TOOL_LOOPS:
         return
-    from verl.experimental.agent_loop.tool_parser import ToolParser
-
     section = "actor_rollout_ref.rollout.multi_turn"
-    if turns.format not in ToolParser._registry:
-        yield f"{section}.format={turns.format} is no tool parser of verl: {', '.join(ToolParser._registry)}"
     if not turns.get("tool_config_path") and not turns.get("function_tool_path"):
         yield f"{section}.tool_config_path is not set: {loop} needs tools; recipes/agent/tools.yaml is an example"
     for name in ("tool_config_path", "function_tool_path"):

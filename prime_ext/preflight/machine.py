@@ -2,13 +2,14 @@
 """Checks of sizes and kernels that every trainer of prime_ext shares. One line per problem."""
 
 import math
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import prompts_per_update
-from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
+from prime_ext.config.checks import nearest
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
 from prime_ext.preflight.prm import has_adapter
 
@@ -24,22 +25,60 @@ STRATEGIES = {
 }
 
 
-def check_whole_numbers(config: DictConfig) -> Iterable[str]:
-    """The sizes that the other checks calculate with."""
-    of_run = ("data.train_batch_size", "actor_rollout_ref.rollout.n", "trainer.n_gpus_per_node", "trainer.nnodes")
-    return wrong_values(config, dict.fromkeys((*of_run, f"{ACTOR}.ppo_mini_batch_size"), Count))
+# Keys that name an entry of a registry of verl's, to which a module of the user's may add.
+_AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
+REGISTRIES = {
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
+    "actor_rollout_ref.rollout.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
+    "actor_rollout_ref.rollout.multi_turn.format": "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
+    _AGENT_LOOP: "verl.experimental.agent_loop.agent_loop:_agent_loop_registry",
+    "reward.reward_manager.name": "verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER",
+}
+
+
+def check_names(config: DictConfig) -> Iterable[str]:
+    """Check that verl knows what the configuration names; what a file of the user's defines is left to verl."""
+    files = {
+        _AGENT_LOOP: config.actor_rollout_ref.rollout.agent.agent_loop_config_path,
+        "reward.reward_manager.name": config.reward.reward_manager.source != "register",
+    }
+    for key, registry in REGISTRIES.items():
+        if not files.get(key):
+            yield from check_name(key, OmegaConf.select(config, key), pkgutil.resolve_name(registry))
+
+
+def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
+    """Check that a name is one of those that are registered."""
+    names = sorted(known)
+    if name not in names:
+        more = "; VERL_USE_EXTERNAL_MODULES=my_module imports a module of yours that registers one"
+        yield f"{key}={name} is not one of {', '.join(names)}{nearest(name, names) or more}"
+
+
+def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
+    """Check that so many prompts fill a batch, and that all steps come before the last epoch ends."""
+    batch, epochs = config.data.train_batch_size, config.trainer.total_epochs
+    steps = config.trainer.total_training_steps
+    if config.trainer.val_only:
+        return
+    if prompts < batch:
+        yield f"data.train_files has {prompts} usable prompts, fewer than data.train_batch_size={batch}"
+    elif steps and steps > prompts // batch * epochs:
+        end = f"trainer.total_epochs={epochs} over {prompts} prompts ends after step {prompts // batch * epochs}"
+        yield f"trainer.total_training_steps={steps}: {end}; set trainer.total_epochs={-(-steps // (prompts // batch))}"
 
 
 def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     """What verl's V1 trainers of both methods need."""
-    mode, temperature = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout.temperature
+    mode = config.trainer.v1.trainer_mode
     pool = config.reward.reward_model
+    if (longest := config.actor_rollout_ref.rollout.max_model_len) and longest <= config.data.max_prompt_length:
+        limit = f"data.max_prompt_length={config.data.max_prompt_length}"
+        yield f"actor_rollout_ref.rollout.max_model_len={longest} leaves no room for a response after {limit}; raise it"
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}"
-    if temperature <= 0:
-        yield f"actor_rollout_ref.rollout.temperature={temperature} must be above 0"
     if pool.enable and not pool.enable_resource_pool:
         yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
 
@@ -113,8 +152,7 @@ def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[
 
 
 def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) -> Iterable[str]:
-    """Learning rates that would turn weights into NaN, and passes into which no sequence of full length fits."""
-    yield from wrong_values(config, {f"{section}.optim.lr": PositiveOrZero})
+    """Passes into which no sequence of full length fits."""
     longest = config.data.max_prompt_length + config.data.max_response_length
     if not OmegaConf.select(config, f"{section}.use_dynamic_bsz"):
         return

@@ -23,22 +23,20 @@ from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
-from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_trainer, check_whole_numbers
+from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_name, check_names, check_trainer
 from prime_ext.preflight.rewards import NOT_IN_V1
 from prime_ext.step_rm.scorers.build import check_model, check_server
 
 
 def check_pspo(config: DictConfig) -> list[str]:
     """Return everything that is wrong with a configuration of PSPO-WRS, also for verl's own trainers."""
-    problems = [*check_whole_numbers(config)]
     try:
         pspo, scorer = sections_of(config)
     except SettingsError as error:
-        return [*problems, *error.problems]
-    if problems:
-        return problems
+        return [*error.problems]
     trained = [ACTOR, CRITIC] if config.algorithm.adv_estimator == "gae" else [ACTOR]
     return [
+        *check_names(config),
         *_check_trainer(config, pspo),
         *check_scorer(config, scorer),
         *check_async(config),
@@ -51,7 +49,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 
     mode, estimator = config.trainer.v1.trainer_mode, config.algorithm.adv_estimator
     rollout, position = config.actor_rollout_ref.rollout, pspo.accumulation.reward_position
-    key, known = f"algorithm.adv_estimator={estimator}", sorted(ADV_ESTIMATOR_REGISTRY)
+    key = f"algorithm.adv_estimator={estimator}"
     yield from check_trainer(config, PSPO_MODES + VERL_MODES)
     if not uses_manager(config):
         yield f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo; set it to {MANAGER}"
@@ -62,8 +60,8 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
         yield f"pspo.accumulation.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
     if estimator in ("remax", *NOT_IN_V1):
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
-    elif estimator not in known:
-        yield f"{key} is not one of {', '.join(known)}"
+    else:
+        yield from check_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
     if estimator in GROUP_ESTIMATORS and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set 2 or more"
     if position != "last_token" and estimator not in TOKEN_ESTIMATORS:

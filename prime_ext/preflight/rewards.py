@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of how rewards become advantages, against the rest of the configuration. One line per problem."""
 
-import difflib
 from collections.abc import Iterable
 
 from omegaconf import DictConfig
@@ -17,6 +16,7 @@ from prime_ext.config.reward_settings import (
     TurnSettings,
 )
 from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.preflight.machine import check_name
 
 # verl's, and prime_ext.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
@@ -66,16 +66,11 @@ def _check_estimator_of_verl(name: str) -> Iterable[str]:
     """Check that an estimator that is not ours is registered with verl, and that verl's trainer can call it."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-    known = sorted({*OUTCOME_ESTIMATORS, *ADV_ESTIMATOR_REGISTRY} - set(NOT_IN_V1))
     if name in NOT_IN_V1:
         yield f"prime.outcome.estimator={name} needs more than verl's V1 trainer gives it; choose another"
-    elif name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        yield (
-            f"prime.outcome.estimator={name} is not one of {', '.join(known)}{hint} (a module of yours that registers "
-            f"one: VERL_USE_EXTERNAL_MODULES=my_module)"
-        )
+    else:
+        known = {*OUTCOME_ESTIMATORS, *ADV_ESTIMATOR_REGISTRY} - {*NOT_IN_V1}
+        yield from check_name("prime.outcome.estimator", name, known)
 
 
 def _check_turn_rewards(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:

@@ -152,6 +152,8 @@ def prepare(
     """
     if math_strictness not in MATH_STRICTNESS:
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
+    if isinstance(modules, str):
+        raise ValueError(f"modules={modules!r} must be a list, as in [{modules}]")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
     # They come as OmegaConf's mappings.

@@ -32,6 +32,7 @@ from prime_ext.algorithms.process_shaping import pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
 from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import StepSettings, chain_arguments
+from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import NodeScorer, connect
 from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
@@ -45,7 +46,15 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @register(NAME)
 class PromptRewardManager(NaiveRewardManager):
-    """Passes the messages of the prompt to the reward function, as ``extra_info["raw_prompt"]``."""
+    """Passes the messages of the prompt to the reward function, as ``extra_info["raw_prompt"]``.
+
+    A user's own function is guarded (:mod:`prime_ext.reward.user_function`).
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any, **others: Any):
+        if config.reward.custom_reward_function.path not in (None, user_function.OWN):
+            compute_score = user_function.guard(compute_score, config)
+        super().__init__(config, tokenizer, compute_score, **others)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Return reward and extra info of one response; of several outputs of an agent loop, of the last one."""

@@ -15,6 +15,7 @@ from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
+from prime_ext.config.engines import longest_sequence
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
@@ -95,7 +96,8 @@ class GuardedRunMixin(_Trainer):
         """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
-        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, self._end_tokens())
+        longest = longest_sequence(self.config)
+        cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, longest, self._end_tokens())
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of values in YAML files, and one line for a value that is wrong."""
 
-import difflib
 import re
-from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from prime_ext.config.checks import explain
 
 # The __pydantic_config__ of a dataclass without other keys than its fields.
 NO_OTHER_KEYS = ConfigDict(extra="forbid")
@@ -28,28 +28,7 @@ def checked(adapter: TypeAdapter[T], content: Any) -> T:
     try:
         return adapter.validate_python(content)
     except ValidationError as error:
-        raise Wrong(_one_line(error, adapter)) from error
-
-
-def _one_line(error: ValidationError, adapter: TypeAdapter[Any]) -> str:
-    first = error.errors(include_url=False)[0]
-    # Between angle brackets are the tags of unions.
-    *parents, last = [str(part) for part in first["loc"] if not str(part).startswith("<")]
-    above = ".".join(parents) or "the file"
-    if first["type"] == "missing":
-        return f"{above} needs the key {last!r}"
-    if first["type"] == "unexpected_keyword_argument":
-        near = difflib.get_close_matches(last, _keys(adapter.json_schema()), n=1)
-        return f"{above} has no key {last!r}{f'; did you mean {near[0]}?' if near else ''}"
-    message = re.sub(r"^(?:Value error, must|\w+ should)", "must", first["msg"])
-    if last == "[key]":
-        return f"{'.'.join(parents[:-1])} has the key {first['input']!r}; a key {message}"
-    return f"{'.'.join([*parents, last])} {message}, got {str(first['input'])[:80]!r}"
-
-
-def _keys(schema: Any) -> Iterable[str]:
-    found = set(schema.get("properties", ()))
-    return found.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
+        raise Wrong(explain(error, adapter)[0]) from error
 
 
 def _not_blank(text: str) -> str:

@@ -3,11 +3,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
+from prime_ext.config.checks import explain
+from prime_ext.tasks.checked import Text
+from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.rows import SourceError
 
 OUTPUTS = ("train", "validation", "test")
@@ -82,3 +86,63 @@ def refuse_leftovers(folder: Path, written: Collection[str]) -> None:
         if path.exists():
             message = "is of an earlier run and would not fit the new files; remove it, or write elsewhere"
             raise SourceError(f"{path} {message}")
+
+
+# ---- what a row must have ------------------------------------------------------------------------------------------
+
+
+def _refuse_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("must not be null")
+    return value
+
+
+class Message(BaseModel):
+    role: Text
+    content: str | list[Any]  # a list: with images
+
+
+class GoldAnswer(BaseModel):
+    ground_truth: Annotated[Any, AfterValidator(_refuse_null)]
+
+
+class PromptRow(BaseModel):
+    """What every trainer reads of a row."""
+
+    prompt: Annotated[list[Message], Field(min_length=1)]
+
+
+class JudgedRow(PromptRow):
+    """What a reward function needs in addition."""
+
+    data_source: Text
+    reward_model: GoldAnswer
+
+
+def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
+    """Return what is wrong with a row, which may have anything in its columns; one line for each fault."""
+    try:
+        kind.model_validate(dict(row))
+    except ValidationError as error:
+        return explain(error, TypeAdapter(kind), top="the row")
+    return []
+
+
+def load_tokenizer(path: str, **options: Any) -> Any:
+    """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
+    from transformers import AutoTokenizer
+
+    use_cache_without_hub(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"no tokenizer at {path}: {str(error).strip().splitlines()[0]}") from error
+    if not tokenizer.chat_template:
+        raise SourceError(f"the tokenizer at {path} has no chat template")
+    return tokenizer
+
+
+def count_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
+    """Return the length of a prompt in a chat template, with the start of the answer, in tokens."""
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -18,12 +18,14 @@ from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.engines import shard_over_all_ranks
+from prime_ext.config.checks import refuse
+from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
-from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
+from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.reward.pspo_info import pspo_metrics
@@ -102,12 +104,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
             upper=settings.upper if settings.enable else 1.0,
             drop_truncated=settings.enable and settings.drop_truncated,
         )
-        limit = self.config.data.max_response_length
+        limits = self.config.data.max_response_length, longest_sequence(self.config)
         # Asynchronous modes have prompts in the system beyond those of a step.
         mode = self.config.trainer.v1.get(self.trainer_mode, {})
         warm_up = 0 if self.trainer_mode == "sync" else math.floor(size * mode.num_warmup_batches)
         options = {
-            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, limit, self._end_tokens),
+            "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, *limits, self._end_tokens),
             "max_in_flight": self._oversampled() + warm_up,
             "max_examined": math.ceil(size * settings.max_examined),
             "partial": settings.on_exhausted == "partial",
@@ -205,11 +207,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.prime.needs_steps:
             self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
         self.scorer = self._build_scorer()
-        batch_size, available = self.config.data.train_batch_size, len(self.train_dataset)
-        if available < batch_size:
-            raise SettingsError(
-                f"data.train_files has {available} usable prompts, fewer than data.train_batch_size={batch_size}"
-            )
+        refuse(check_amount(self.config, len(self.train_dataset)))
         if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
                 # The schedule moves once per update of the PRM.

@@ -2,6 +2,7 @@
 """The verdicts of the prompt filter: which finished prompts are worth training on, and what to report about them."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class PromptJudge:
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
         max_response_length: tokens at which a response is cut off, unless the last one ends it; 0 for no limit.
+        longest: tokens of prompt and response at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
     """
 
@@ -56,10 +58,12 @@ class PromptJudge:
         label_key: str,
         verifier: VerifierSettings,
         max_response_length: int = 0,
+        longest: float = math.inf,
         end_tokens: Callable[[], Collection[int]] = tuple,
     ):
         self.band = band
         self.max_response_length = max_response_length
+        self.longest = longest
         self.end_tokens = end_tokens
         self.label_key = label_key
         self.verdicts: dict[str, str] = {}
@@ -76,7 +80,8 @@ class PromptJudge:
         cut_off: set[str] = set()
         if self.band.drop_truncated and self.max_response_length:
             tags = {key: partition[key] for key in keys}
-            cut_off = transfer.find_cut_off(partition_id, tags, self.max_response_length, self.end_tokens())
+            limits = self.max_response_length, self.longest
+            cut_off = transfer.find_cut_off(partition_id, tags, *limits, self.end_tokens())
         undecided = []
         for key, info in zip(keys, transfer.fetch_reward_infos(keys, partition_id), strict=True):
             rollout = self._read(key, info, key in cut_off)

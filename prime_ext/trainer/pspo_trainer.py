@@ -15,8 +15,10 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from prime_ext.algorithms.steps import valid_ends
+from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
+from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
@@ -136,6 +138,10 @@ class PSPOTrainerMixin(GuardedRunMixin):
             # verl looks for finished rollouts every two seconds; small models have finished long before.
             buffer.poll_interval = CPU_POLL_SECONDS
         return buffer
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        refuse(check_amount(self.config, len(self.train_dataset)))
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """The next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""

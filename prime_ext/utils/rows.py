@@ -8,7 +8,7 @@ objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": 
 import csv
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,8 +31,10 @@ class BadRow(ValueError):
     """A row that cannot be used; the message says why."""
 
 
-def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
+def read_source(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
     """Yield rows with their numbers from 1 (in JSON Lines, of the line); a bad one comes as a :class:`BadRow`.
+
+    Of parquet files, only the ``columns`` that are there are read.
 
     SourceError: no such file or format, not text, or broken beyond its rows.
     """
@@ -42,7 +44,7 @@ def read_source(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             yield from ((number, _parsed(line)) for number, line in numbered_lines(path))
         else:
-            yield from enumerate(_rows(path), start=1)
+            yield from enumerate(_rows(path, columns), start=1)
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except (OSError, EOFError, RecursionError, csv.Error, zlib.error, pa.ArrowException) as error:
@@ -58,9 +60,9 @@ def whole_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         yield row
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
+def _rows(path: Path, columns: Sequence[str] | None) -> Iterator[Mapping[str, Any] | BadRow]:
     if path.suffix == ".parquet":
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=1024):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=1024, columns=columns):
             yield from batch.to_pylist()
         return
     if path.suffix not in (".csv", ".json", ".txt"):

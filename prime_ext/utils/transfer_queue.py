@@ -148,9 +148,14 @@ def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
     return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
 
 
-def find_cut_off(partition_id: str, tags: Mapping[str, dict], limit: int, end_tokens: Collection[int]) -> set[str]:
-    """Return the keys of responses that have ``limit`` tokens, the last of which is not in ``end_tokens``."""
-    full = [key for key, tag in tags.items() if tag["response_len"] >= limit]
+def find_cut_off(
+    partition_id: str, tags: Mapping[str, dict], limit: int, longest: float, end_tokens: Collection[int]
+) -> set[str]:
+    """Return the keys of responses that were cut off: their last token is not in ``end_tokens``.
+
+    They have ``limit`` tokens, or ``longest`` together with their prompt.
+    """
+    full = [key for key, tag in tags.items() if tag["response_len"] >= limit or tag["seq_len"] >= longest]
     if not full:
         return set()
     responses = _get(full, partition_id, "responses")["responses"].unbind()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which keys a composed configuration may have, and which values: from verl's YAML files and dataclasses."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest
+
+# Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
+READ_UNLISTED = {
+    "data": ("cache_dir", "chat_template_func", "filter_prompts", "need_tools_kwargs"),
+    "reward": ("reward_kwargs", "timeout"),
+    "reward.custom_reward_function": ("reward_kwargs",),
+    "trainer": ("remove_previous_ckpt_in_save", "wandb_proxy"),
+}
+# Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or dictionaries in verl.
+FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
+# Sections that verl's V1 trainers do not read, and where their keys are now if not in the same place below reward.
+LEGACY = ("custom_reward_function", "reward_model", "sandbox_fusion")
+MOVED = {
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.model.path": "reward.reward_model.model_path",
+}
+# What verl says of a value in prose alone; by key, or by dataclass and field.
+_Logger = Literal[
+    "wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file", "rl_insight"
+]
+_LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+_Paths = Annotated[list[Text], _LISTED, Field(description="a path or a list of paths")] | None
+_KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
+_Dtype = Literal["fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "auto"]
+KINDS: dict[str, Any] = {
+    "data.train_files": _Paths,
+    "data.val_files": _Paths,
+    "data.seed": CountOrZero | None,
+    "trainer.logger": Annotated[list[_Logger], _LISTED],
+    "trainer.resume_mode": Literal["auto", "disable", "resume_path"],
+    "trainer.device": Literal["cpu", "cuda", "npu"],
+    "trainer.total_training_steps": Count | None,
+    "reward.reward_manager.source": Literal["register", "importlib"],
+    "actor_rollout_ref.rollout.temperature": Positive,
+    "KLControlConfig.type": Literal["fixed", "adaptive"],
+    "ActorConfig.loss_agg_mode": Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ],
+    "OptimizerConfig.lr": PositiveOrZero,
+    "FSDPOptimizerConfig.lr_scheduler_type": Literal["constant", "cosine"],
+    "FSDPEngineConfig.strategy": Literal["fsdp", "fsdp2", "fsdp_turbo"],
+    "FSDPEngineConfig.model_dtype": _Dtype,
+    "RolloutConfig.top_p": Share,
+    "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],
+    "AlgoConfig.kl_penalty": _KL,
+    "ActorConfig.kl_loss_type": _KL,
+    "CheckpointConfig.save_contents": list[Literal["model", "optimizer", "extra", "hf_model"]],
+    **dict.fromkeys(
+        (
+            *(f"data.{name}" for name in ("train_batch_size", "max_prompt_length", "max_response_length")),
+            *(f"trainer.{name}" for name in ("n_gpus_per_node", "nnodes", "total_epochs")),
+            "actor_rollout_ref.rollout.n",
+            "reward.num_workers",
+            "ActorConfig.ppo_mini_batch_size",
+            "ActorConfig.ppo_epochs",
+            "CriticConfig.ppo_mini_batch_size",
+        ),
+        Count,
+    ),
+}
+
+
+def check_values(config: Any, resolved: Mapping[str, Any], defaults: Any) -> Iterable[str]:
+    """Yield one line for each key that nothing reads, and for each value that is not of its key's type.
+
+    Args:
+        config, resolved: a configuration as it was composed, and with its interpolations resolved.
+        defaults: the same as ``config`` without any value of the user's.
+    """
+    expected = _resolve(defaults)
+    for one in _changes(OmegaConf.to_container(config), OmegaConf.to_container(defaults), "", None):
+        key, value = one.key, _at(resolved, one.key)
+        if one.unknown:
+            yield f"nothing reads {key}={value!r}{hint_of_key(key, expected)}"
+        elif key.split(".")[0] in LEGACY:
+            yield f"{key}={value} is not read any more; set {MOVED.get(key, f'reward.{key}')}"
+        elif one.section:
+            yield f"{key} must be a section with keys such as {', '.join([*_at(expected, key)][:3])}, got {value!r}"
+        else:
+            yield from _wrong_type(one, value, _at(expected, key))
+
+
+class _Change(NamedTuple):
+    """A key whose value is the user's, the dataclass and type of verl that describe it, and what is wrong at once."""
+
+    key: str
+    owner: Any
+    hint: Any
+    unknown: bool
+    section: bool
+
+
+def _changes(values: Mapping[str, Any], defaults: Mapping[str, Any], path: str, owner: Any) -> Iterable[_Change]:
+    from hydra.utils import get_class
+
+    if "_target_" in defaults:
+        owner = get_class(defaults["_target_"])
+    hints = get_type_hints(owner) if owner else {}
+    for name, value in values.items():
+        key = f"{path}.{name}" if path else name
+        if key.startswith(FREE) or (name in defaults and value == defaults[name]):
+            continue
+        default, hint = defaults.get(name), hints.get(name, Any)
+        optional = type(None) in get_args(hint)
+        (kind, *_) = [one for one in get_args(hint) if one is not type(None)] if optional else [hint]
+        has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
+        if has_keys and isinstance(value, Mapping):
+            if get_origin(kind) is not dict and kind is not dict:
+                yield from _changes(value, default or {}, key, kind if is_dataclass(kind) else None)
+        elif not (has_keys and value is None and optional):
+            known = name in defaults or name in hints or name in READ_UNLISTED.get(path, ())
+            yield _Change(key, owner, hint, not known, has_keys)
+
+
+def _wrong_type(change: _Change, value: Any, default: Any) -> Iterable[str]:
+    name = change.key.rpartition(".")[2]
+    places = [change.key, *(f"{one.__name__}.{name}" for one in getattr(change.owner, "__mro__", ()))]
+    kind = next((KINDS[place] for place in places if place in KINDS), None)
+    if kind is None:
+        kind = _kind_of(change.key, default) if change.hint is Any else change.hint
+        if default is not _NOTHING and not _fits(kind, default):
+            # verl's own annotation is wrong.
+            return
+    adapter = _adapter(kind)
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        yield from explain(error, adapter, change.key)
+
+
+def _kind_of(key: str, default: Any) -> Any:
+    """Return the type of a key of verl's without a dataclass: that of its default; any, where that is null."""
+    stock = _at(_stock(), key)
+    if stock is _NOTHING or default is None:
+        return Any
+    if default == {}:
+        return dict[str, Any] | None
+    return type(default) | None if stock is None else type(default)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    try:
+        _adapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+@functools.cache
+def _stock() -> Any:
+    from verl.trainer import config
+
+    return OmegaConf.to_container(OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml"))
+
+
+def _resolve(defaults: Any) -> dict[str, Any]:
+    """Return the defaults with their interpolations resolved; what only the user can name is null."""
+    defaults = defaults.copy()
+    for key in OmegaConf.missing_keys(defaults):
+        OmegaConf.update(defaults, key, None)
+    return OmegaConf.to_container(defaults, resolve=True)  # type: ignore[return-value]
+
+
+_NOTHING: Any = object()
+
+
+def _at(section: Any, key: str) -> Any:
+    for name in key.split("."):
+        section = section.get(name, _NOTHING) if isinstance(section, Mapping) else _NOTHING
+    return section
+
+
+def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
+    """Return what an unknown key may have been meant to be: one like it beside it, or of its name elsewhere."""
+    section, above = known, ""
+    *parents, name = key.split(".")
+    for parent in parents:
+        if parent not in section:
+            return nearest(parent, list(section), above)
+        section, above = section[parent], f"{above}{parent}."
+        if not isinstance(section, Mapping):
+            return f"; {above[:-1]} has no keys below it"
+    elsewhere = (one for one in _all_keys(known, "") if one.endswith(f".{name}"))
+    near = nearest(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
+    # More would bury the line.
+    return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
+
+
+def _all_keys(section: Mapping[str, Any], above: str) -> Iterator[str]:
+    for name, value in section.items():
+        yield f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _all_keys(value, f"{above}{name}.")

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the rows that are trained on, as the policy's chat template and the reward function will see them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.preflight.machine import check_amount
+from prime_ext.tasks.rl_rows import JudgedRow, PromptRow, count_tokens, load_tokenizer, row_faults
+from prime_ext.utils.rows import BadRow, SourceError, read_source
+
+TRAIN_FILES = "data.train_files"
+FORMATS = (".parquet", ".json", ".jsonl")
+# Of tokenizers of all kinds: fast, of sentencepiece, of tiktoken.
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+
+
+def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any]]) -> Iterable[str]:
+    """Check the rows of all files; fill ``first`` with a place and the first row of each data source."""
+    if config.data.custom_cls.path:
+        # A class of the user's reads them.
+        return
+    prompts = 0
+    try:
+        measure = _prompt_measure(config)
+    except SourceError as error:
+        yield f"actor_rollout_ref.model: {error}"
+        measure = None
+    for key in (TRAIN_FILES, "data.val_files"):
+        files = OmegaConf.select(config, key)
+        if not files:
+            yield f"{key} is not set; name one or more parquet files"
+        for name in [files] if isinstance(files, str) else files or []:
+            path = Path(name).expanduser()
+            if "://" in name:
+                prompts = -(2**31)  # Not known.
+            elif not path.is_file():
+                yield f"{key}: {name} does not exist"
+            elif path.suffix not in FORMATS:
+                yield f"{key}: {name} is not one of the formats that verl reads: {', '.join(FORMATS)}"
+            else:
+                problems, usable = _check_file(f"{key}: {name}", path, config, judged, measure, first)
+                yield from problems
+                prompts += usable if key == TRAIN_FILES else 0
+    if prompts > 0:
+        most = config.data.train_max_samples
+        yield from check_amount(config, min(prompts, most) if most > 0 else prompts)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has the files of a tokenizer."""
+    return any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern))
+
+
+def _prompt_measure(config: DictConfig) -> Callable[[Any], int] | None:
+    """Return a function from messages to their tokens in the policy's chat template; 0 if they are surely few enough.
+
+    None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no template.
+    """
+    model, data = config.actor_rollout_ref.model, config.data
+    folder = Path(model.get("tokenizer_path") or model.path or "").expanduser()
+    if not has_tokenizer(folder) or model.get("custom_chat_template"):
+        return None
+    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code)
+    options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
+    overheads: dict[tuple[str, ...], int] = {}
+
+    def measure(messages: Any) -> int:
+        if not all(isinstance(message["content"], str) for message in messages):
+            return 0
+        roles = tuple(message["role"] for message in messages)
+        if roles not in overheads:
+            overheads[roles] = count_tokens(tokenizer, [{"role": role, "content": ""} for role in roles], **options)
+        # A token has at least one byte.
+        if overheads[roles] + sum(len(message["content"].encode()) for message in messages) <= data.max_prompt_length:
+            return 0
+        return count_tokens(tokenizer, messages, **options)
+
+    return measure
+
+
+def _check_file(
+    named: str,
+    path: Path,
+    config: DictConfig,
+    judged: bool,
+    measure: Callable[[Any], int] | None,
+    first: dict[str, tuple[str, Any]],
+) -> tuple[list[str], int]:
+    """Return the problems of a file, and how many prompts it has that are not too long."""
+    lengths: list[int] = []
+    faulty: list[int] = []
+    problems: list[str] = []
+    limit, key = config.data.max_prompt_length, config.data.prompt_key
+    try:
+        for number, row in read_source(path, [key, "data_source", "reward_model", "extra_info"]):
+            if not isinstance(row, BadRow) and key in row:
+                row = {**row, "prompt": row[key]}
+            found = [str(row)] if isinstance(row, BadRow) else row_faults(row, JudgedRow if judged else PromptRow)
+            try:
+                lengths.append(measure(row["prompt"]) if measure and not found else 0)  # type: ignore[index]
+            except Exception as error:
+                found = [f"the chat template refuses its prompt: {error}"]
+            if found:
+                faulty.append(number)
+                problems = problems or found
+            elif judged:
+                first.setdefault(row["data_source"], (named, row))  # type: ignore[index]
+    except SourceError as error:
+        return [f"{named}: {error}"], 0
+    if faulty:
+        problems = [f"{named} row {faulty[0]}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {problems[0]}"]
+    if not lengths:
+        problems.append(f"{named} has no rows")
+    long = [length for length in lengths if length > limit]
+    said = f"{len(long):,} of {len(lengths):,} prompts are longer than data.max_prompt_length={limit}"
+    if long and config.data.filter_overlong_prompts:
+        print(f"prime_ext: {named}: {said} and left out (data.filter_overlong_prompts)", flush=True)
+    elif long:
+        remedy = "raise it, or leave them out with data.filter_overlong_prompts=true"
+        problems.append(f"{named}: {said} (up to {max(long):,} tokens); {remedy}")
+    return problems, len(lengths) - len(long)

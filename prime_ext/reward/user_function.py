@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's reward function (``reward.custom_reward_function``), called so that it can neither hang nor end a run.
+
+A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`), which load it
+themselves; a coroutine function stays in the event loop, where it may wait for many requests at a time.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from prime_ext.reward.compute_score import reward_info
+from prime_ext.utils.machine import available_cores
+from prime_ext.verifiers.verdict import Outcome, grader_failed
+from prime_ext.verifiers.worker_pool import Failure, WorkerPool
+
+OWN = "pkg://prime_ext.reward.compute_score"
+# Of verl's rate-limited manager: reward.timeout.
+SECONDS = 300.0
+# Address space; a function may load what it likes.
+_MEMORY = 1 << 60
+
+
+def start_pool(seconds: float, workers: int) -> WorkerPool:
+    """Return the processes for :func:`call`, which end a call after so many seconds."""
+    return WorkerPool(workers, time_limit=seconds, memory_limit=_MEMORY)
+
+
+def load(path: str, name: str) -> Callable[..., Any]:
+    """Load a function as verl does, from ``pkg://module`` or a file, without verl. Raises what the module raises."""
+    if path.startswith("pkg://"):
+        module = importlib.import_module(path.removeprefix("pkg://").replace("/", "."))
+    else:
+        spec = importlib.util.spec_from_file_location("reward_function", Path(path.removeprefix("file://")))
+        assert spec is not None and spec.loader is not None, f"{path} is not a Python file"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+_loaded: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def call(path: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a function in this process and return its result in the form of :func:`read_result`."""
+    if (path, name) not in _loaded:
+        _loaded[path, name] = load(path, name)
+    result = _loaded[path, name](**arguments)
+    return read_result(asyncio.run(result) if inspect.iscoroutine(result) else result)
+
+
+def read_result(result: Any) -> dict[str, Any]:
+    """Return the extra info of a result, with a finite number as ``score``. Raises ``ValueError``."""
+    info = dict(result) if isinstance(result, Mapping) else {"score": result, "acc": result}
+    try:
+        score = math.nan if isinstance(info.get("score"), str) else float(info["score"])
+    except (KeyError, TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        shown = repr(result)[:80]
+        raise ValueError(f"it returned {shown}, and must return a finite number, or a dict with one as score")
+    return {**info, "score": score}
+
+
+def guard(function: Callable[..., Any], config: DictConfig) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Return a coroutine function in whose place a failing, late or useless call is a failure of the grader."""
+    custom = config.reward.custom_reward_function
+    seconds = float(config.reward.get("timeout") or SECONDS)
+    kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)
+    waits = inspect.iscoroutinefunction(function)
+    pool = None if waits else start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
+
+    async def score(**arguments: Any) -> dict[str, Any]:
+        start = time.perf_counter()
+        try:
+            if pool is None:
+                result: Any = read_result(await asyncio.wait_for(function(**arguments), seconds))
+            else:
+                submitted = pool.submit(call, custom.path, custom.name, {**arguments, **kwargs})
+                result = await asyncio.wrap_future(submitted)
+        except asyncio.TimeoutError:
+            result = Failure(Outcome.TIMEOUT, f"more than {seconds:g} s (reward.timeout)")
+        except Exception as error:
+            result = Failure(Outcome.ERROR, f"{type(error).__name__}: {error}")
+        taken = time.perf_counter() - start
+        if isinstance(result, Failure):
+            detail = (result.detail.strip().splitlines() or [""])[-1]
+            return reward_info(grader_failed(result.outcome, None, taken, f"{custom.name}: {detail}"))
+        outcome = Outcome.CORRECT if result["score"] == 1 else Outcome.WRONG
+        return {"verdict": str(outcome), "grader_failure": 0.0, "verifier_seconds": taken, **result}
+
+    return score
