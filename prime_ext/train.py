@@ -85,16 +85,8 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
             checks = checks_of_rl(config, path)
         except SettingsError as error:
             problems.append(str(error))
-        if (
-            path is not None
-            and path.is_file()
-            and path.stat().st_size
-            and not RunLock(Path(trainer.default_local_dir)).path.exists()
-        ):
-            remedy = "choose another trainer.experiment_name or VERL_FILE_LOGGER_PATH, or remove it"
-            problems.append(
-                f"{path} has the metrics of a run in another folder than {trainer.default_local_dir}; {remedy}"
-            )
+        if path is not None and (foreign := metrics_of_another(config, path)):
+            problems.append(foreign)
         # Before anything of a run that is under way is touched.
         if not problems and (problem := folder_in_use(config) or refusal(config, identity_of(config))):
             problems.append(problem)
@@ -107,6 +99,15 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
     if path is not None and config.trainer.v1.trainer_mode in VERL_MODES:
         put_aside(path)
     return config, checks
+
+
+def metrics_of_another(config: DictConfig, path: Path) -> str:
+    """Return why a run may not write its metrics to a file: those of a run in another folder are there; else empty."""
+    folder = Path(config.trainer.default_local_dir)
+    if not path.is_file() or path.stat().st_size == 0 or RunLock(folder).path.exists():
+        return ""
+    remedy = "set another trainer.experiment_name or VERL_FILE_LOGGER_PATH, or remove the file"
+    return f"{path} has the metrics of a run in another folder than trainer.default_local_dir={folder}; {remedy}"
 
 
 def folder_in_use(config: DictConfig) -> str:

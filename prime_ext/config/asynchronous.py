@@ -2,21 +2,16 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from prime_ext.config.checks import Count, PositiveOrZero, wrong_values
+from prime_ext.config.checks import Count, wrong_values
 
 # verl's modes; prime_ext's are called after that which they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
 PRIME_MODES = tuple(f"prime_{mode}" for mode in VERL_MODES)
 PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def base_mode(config: DictConfig) -> str:
@@ -27,7 +22,7 @@ def base_mode(config: DictConfig) -> str:
 def prompts_per_update(config: DictConfig) -> int:
     """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
     sync_step = config.trainer.v1.separate_async.parameter_sync_step
-    if base_mode(config) != "separate_async" or not _whole(sync_step, 1):
+    if base_mode(config) != "separate_async":
         return config.data.train_batch_size
     return max(1, config.data.train_batch_size // sync_step)
 
@@ -36,24 +31,15 @@ def rollout_ranks(config: DictConfig) -> int:
     """Devices of the standalone rollout servers; 0 where there are none."""
     if base_mode(config) != "separate_async":
         return 0
-    sizes = (config.actor_rollout_ref.rollout.nnodes, config.actor_rollout_ref.rollout.n_gpus_per_node)
-    return sizes[0] * sizes[1] if all(_whole(size, 0) for size in sizes) else 0
+    return config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node
 
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    section, rollout = base_mode(config), "actor_rollout_ref.rollout"
-    if section not in VERL_MODES[1:]:
-        return
-    kinds = {
-        f"trainer.v1.{section}.num_warmup_batches": PositiveOrZero,
-        "trainer.v1.sampler.max_off_policy_threshold": Count | None,
-        "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
-    }
-    own = dict.fromkeys((_SYNC_STEP, f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
-    yield from wrong_values(config, kinds)
-    if section == "separate_async":
-        yield from [*wrong_values(config, own)] or _check_separate(config)
+    rollout = "actor_rollout_ref.rollout"
+    if base_mode(config) == "separate_async":
+        servers = dict.fromkeys((f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
+        yield from [*wrong_values(config, servers)] or _check_separate(config)
 
 
 def _check_separate(config: DictConfig) -> Iterable[str]:

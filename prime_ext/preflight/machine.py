@@ -78,7 +78,7 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}"
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{nearest(mode, modes)}"
     if pool.enable and not pool.enable_resource_pool:
         yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
 

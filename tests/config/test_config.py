@@ -4,12 +4,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
+import verl
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+from verl.utils.tracking import Tracking
+from verl.workers.config import FSDPOptimizerConfig
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
@@ -19,6 +23,7 @@ from prime_ext.config.pspo_settings import sections_of
 from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.config.variant import VARIANTS, keys_of, variant_line
+from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
 from prime_ext.trainer import registration  # noqa: F401 (verl's table of trainers gets ours)
 
 FOLDER = Path(prime_ext.config.__file__).parent
@@ -33,6 +38,14 @@ ADDED_FOR_CPU = {
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.num_gpus",
 }
+SOURCES_OF_UNLISTED = (
+    "utils/dataset/rl_dataset.py",
+    "utils/tracking.py",
+    "trainer/ppo/v1/trainer_base.py",
+    "trainer/ppo/reward.py",
+    "experimental/reward_loop/reward_manager/dapo.py",
+    "experimental/reward_loop/reward_manager/limited.py",
+)
 OWN_SECTIONS = {"prime_trainer": {"prime", "prm"}, "pspo_trainer": {"pspo", "step_scorer"}}
 
 
@@ -152,12 +165,27 @@ def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeyp
     assert sizes == {key: expected[key] for key in sizes} and len(sizes) == 4 - (name == "pspo_trainer")
 
 
+def test_what_is_said_of_verls_keys_is_what_verl_reads():
+    """Where its YAML files and dataclasses do not say it."""
+    folder = Path(verl.__file__).parent
+    sources = [(folder / path).read_text() for path in SOURCES_OF_UNLISTED]
+    for name in {name for names in READ_UNLISTED.values() for name in names}:
+        assert any(f'.get("{name}"' in source for source in sources), name
+    assert [*get_args(get_args(get_args(KINDS["trainer.logger"])[0])[0])] == Tracking.supported_backend
+    schedules = get_args(KINDS["FSDPOptimizerConfig.lr_scheduler_type"])
+    assert all(FSDPOptimizerConfig(lr=0.1, lr_scheduler_type=name) for name in schedules)
+    with pytest.raises(AssertionError):
+        FSDPOptimizerConfig(lr=0.1, lr_scheduler_type="linear")
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
         ("prm.betta=1", "'betta' is not in struct; did you mean prm.beta?"),
         ("prime.proces.coefficient=1", "'proces' is not in struct; did you mean prime.process?"),
         ("prm.loss.x=1", "; prm.loss has no keys below it"),
+        ("prm=null", "prm=null: Config group override must be"),
+        ("+promt=1", "nothing reads promt=1"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
         ("prm.model.path=a=b", "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)"),
         ("trainer.nnodes=${nowhere}", "nowhere"),

@@ -285,12 +285,16 @@ ROWS = "premise,hypothesis,label\n"
 @pytest.mark.parametrize(
     ("words", "content", "reason"),
     [
-        (f"{MATH} stages.deduplicate.treshold=1", "", "has no key 'treshold'; did you mean threshold?"),
+        (
+            f"{MATH} stages.deduplicate.treshold=1",
+            "",
+            "unknown key stages.deduplicate.treshold; did you mean threshold?",
+        ),
         (f"{MATH} stages.deduplicate.threshold=2", "", "stages.deduplicate.threshold must "),
         (f"{MATH} stages.math_rules.rules=[fun]", "", "stages.math_rules.rules.0 must be 'giant'"),
         (f"{MATH} stages.decontaminate.tasks=[gsm9k]", "", "stages.decontaminate.tasks.0 must be all or one of"),
-        (f"{MATH} sources.gsm9k={{}}", "", "sources has no key 'gsm9k'; did you mean gsm8k?"),
-        (f"{MATH} chunk_row=3", "", "the file has no key 'chunk_row'; did you mean chunk_rows?"),
+        (f"{MATH} sources.gsm9k={{}}", "", "unknown key sources.gsm9k; did you mean gsm8k?"),
+        (f"{MATH} chunk_row=3", "", "unknown key chunk_row; did you mean chunk_rows?"),
         (f"{MATH} nonsense", "", "'nonsense' must be KEY=VALUE"),
         (f"{MATH} --input poems=x.jsonl", "", "--input names poems, which must be one of gsm8k"),
         (f"{MATH} data_dir=nowhere", "", "nowhere/gsm8k/train.jsonl does not exist"),

@@ -78,7 +78,7 @@ def test_plain_text_for_base_models(sums, few, tmp_path):
         ("stop: [x]", "needs the key 'examples'"),
         ("{examples: [{problem: a}]}", "examples.0 must have the key response"),
         ("{examples: [{question: a, response: x}]}", "example 1 has no 'problem', which the prompt of sums shows"),
-        ("{examples: [{problem: a, response: x}], shots: 1}", "the file has no key 'shots'"),
+        ("{examples: [{problem: a, response: x}], shots: 1}", "unknown key shots"),
         ("{examples: [{problem: a, response: x}], format: 'Q: {{prompt}}'}", "format must be a text with {{prompt}}"),
     ],
 )

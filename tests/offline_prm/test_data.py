@@ -123,7 +123,7 @@ def test_good_data_are_described(check, capsys):
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder"),
         ({"model.lora_rank": 8}, "model.lora_rank=8"),
         ({"engine.model_dtype": "bf16"}, "engine.model_dtype=bf16"),
-        ({"+prm.margin": 3}, "unknown key prm.margin"),
+        ({"+prm.margin": 3}, "nothing reads prm.margin=3"),
         ({"data.train_files": "none.parquet"}, "none.parquet does not exist"),
         ({"data.val_fraction": 0, "prm.loss": "dpo"}, "prm.loss=dpo"),
     ],

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,11 +25,13 @@ from prime_ext.algorithms import accumulation, chain_reward, normalization, proc
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
+from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight.check import check_config, check_files
+from prime_ext.run.run_lock import RunLock
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
-from prime_ext.train import preflight
+from prime_ext.train import metrics_of_another, preflight
 from prime_ext.verifiers.sandbox import find_protection
 
 ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]
@@ -46,24 +49,34 @@ CONFIGS = {
 }
 
 
+# A token for each message.
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
 def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
     folder.mkdir(parents=True)
     config = {"model_type": "llama", "vocab_size": n_embeddings, "tie_word_embeddings": True, **config}
     (folder / "config.json").write_text(json.dumps(config))
     vocabulary = {token: number for number, token in enumerate(tokens)}
     Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0])).save(str(folder / "tokenizer.json"))
+    template = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(template))
     return str(folder)
 
 
 def bare(folder):
     """A model without a tokenizer."""
     write_model(folder)
-    (folder / "tokenizer.json").unlink()
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
     return str(folder)
 
 
-def write_parquet(path, n_rows=2, **columns):
-    values = {"prompt": "x", "data_source": "gsm8k", "reward_model": "x", **columns}
+PROMPT, GOLD = [{"role": "user", "content": "x"}], {"ground_truth": "1"}
+
+
+def write_parquet(path, n_rows=32, **columns):
+    values = {"prompt": PROMPT, "data_source": "gsm8k", "reward_model": GOLD, **columns}
     table = pyarrow.table({name: [value] * n_rows for name, value in values.items() if value is not None})
     pyarrow.parquet.write_table(table, path)
     return str(path)
@@ -111,8 +124,10 @@ def problems_of(composed, files, monkeypatch):
         with open_dict(config):
             for key, value in {**good, **(changes or {})}.items():
                 OmegaConf.update(config, key, value, force_add=True)
+        given = config.copy()
         OmegaConf.resolve(config)
-        problems = list(dict.fromkeys([*check_config(config), *check_files(config)]))
+        problems = [*check_values(given, OmegaConf.to_container(config), composed[name])]
+        problems = problems or list(dict.fromkeys([*check_config(config), *check_files(config)]))
         assert all("\n" not in problem for problem in problems)
         return problems
 
@@ -136,12 +151,23 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 )
 def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
     (problem,) = problems_of({key: value}, name)
-    assert problem.startswith(f"{key}={value!r} must be ")
+    assert problem.startswith(f"{key} must be ") and problem.endswith(f", got {value!r}")
 
 
-def test_an_unknown_key_is_named(problems_of):
-    (problem,) = problems_of({"prime.filter.typo": 1})
-    assert problem.startswith("unknown key prime.filter.typo; known keys: ")
+UNREAD = [
+    ("trainer.sav_freq", "; did you mean trainer.save_freq?"),
+    ("total_epochs", "; did you mean trainer.total_epochs?"),
+    ("prm.bta", "; did you mean prm.beta?"),
+    ("prime.filter.uper", "; did you mean prime.filter.upper?"),
+    ("actor_rollout_ref.actor.optim.lrr", "; did you mean actor_rollout_ref.actor.optim.lr?"),
+    ("reward.custom_reward_function.arguments", "; there is name, path"),
+    ("trial", ""),
+]
+
+
+@pytest.mark.parametrize(("key", "hint"), UNREAD)
+def test_a_key_that_nothing_reads_is_refused_with_the_nearest_one(problems_of, key, hint):
+    assert problems_of({key: 1}) == [f"nothing reads {key}=1{hint}"]
 
 
 # ---- values and combinations ----------------------------------------------------------------------------------------
@@ -174,6 +200,7 @@ POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource
 OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
 UNPRICED = {"pspo.accumulation.mode": "none", "pspo.shaping.name": "none"}
 EIGHT, TWO = {"trainer.n_gpus_per_node": 8}, {"trainer.n_gpus_per_node": 2}
+FUNCTION = "reward.custom_reward_function.path"
 ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
 FRACTION = {ARGUMENTS: {"code_reward": "fraction"}, "prm.update_mode": "after"}
 PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engine.ulysses_sequence_parallel_size": 2}
@@ -188,6 +215,17 @@ FINE = [
     ("cpu", {"actor_rollout_ref.model.path": "org/model", "data.train_files": "hdfs://somewhere/train.parquet"}),
     ("cpu", SEPARATE),
     ("cpu", {**FRACTION, "prm.loss": "nca"}),
+    # Keys of sections that take any, keys that verl reads without listing them, and other forms of a value.
+    ("cpu", {"actor_rollout_ref.model.override_config.a": 1, f"{ROLLOUT}.engine_kwargs.vllm.a": 1}),
+    (
+        "cpu",
+        {"ray_kwargs.ray_init.a": 1, "data.apply_chat_template_kwargs.a": 1, "trainer.v1.sampler.sampler_kwargs.a": 1},
+    ),
+    ("cpu", {"data.cache_dir": "a", "trainer.remove_previous_ckpt_in_save": True, f"{ROLLOUT}.server.timeout": 5}),
+    (
+        "cpu",
+        {"data.seed": None, "trainer.logger": "console", f"{ROLLOUT}.temperature": 1, f"{ROLLOUT}.max_model_len": 600},
+    ),
     ("pspo", {**OF_VERL, **UNPRICED, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4}),
     ("scored", {**SEPARATE, **SERVER, **POOL}),
 ]
@@ -201,6 +239,31 @@ REFUSED = [
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
     ("cpu", {"actor_rollout_ref.actor.strategy": "fsdp"}, None),
     ("cpu", {"data.train_files": None}, None),
+    # verl's own keys: those that it reads no more, types, choices, names
+    ("cpu", {"custom_reward_function.path": "f.py"}, "read any more; set reward.custom_reward_function.path"),
+    ("cpu", {"reward_model.reward_manager": "dapo"}, "read any more; set reward.reward_manager.name"),
+    ("cpu", {"sandbox_fusion.url": "x"}, "read any more; set reward.sandbox_fusion.url"),
+    ("cpu", {"data.max_response_length": "abc"}, None),
+    ("cpu", {"data.max_response_length": None}, None),
+    ("cpu", {"data.train_files": 5}, None),
+    ("cpu", {"trainer.save_freq": "abc"}, None),
+    ("cpu", {"trainer.default_local_dir": None}, None),
+    ("cpu", {"trainer.logger": None}, None),
+    ("cpu", {"trainer.logger": ["consle"]}, "got 'consle'; did you mean console?"),
+    ("cpu", {"trainer.resume_mode": "atuo"}, "got 'atuo'; did you mean auto?"),
+    ("cpu", {"trainer.total_training_steps": -1}, None),
+    ("cpu", {"trainer.n_gpus_per_node": 0}, None),
+    ("cpu", {"trainer.val_before_train": "flase"}, None),
+    ("cpu", {"prm.optim": None}, "prm.optim must be a section with keys such as"),
+    ("cpu", {"prm.optim.lr": math.nan}, None),
+    ("cpu", {"prm.optim.lr_scheduler_type": "linaer"}, None),
+    ("cpu", {f"{ACTOR}.checkpoint.save_contents": ["modle"]}, "did you mean model?"),
+    ("cpu", {f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "did you mean vanilla?"),
+    ("cpu", {f"{ROLLOUT}.name": "vlm"}, "did you mean vllm?"),
+    ("cpu", {f"{ROLLOUT}.max_model_len": 10}, "max_model_len=10 leaves no room for a response"),
+    ("pspo", {"reward.reward_manager.source": "registr"}, "did you mean register?"),
+    ("cpu", {"prime.process.estimator": "roo"}, "got 'roo'; did you mean rloo?"),
+    ("cpu", {"prime.variant": "papr"}, "did you mean paper?"),
     ("cpu", {"prm.model.path": "/nowhere/prm"}, None),
     ("pspo", {"reward.reward_manager.name": "naive"}, None),
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
@@ -216,7 +279,7 @@ REFUSED = [
     ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
     # agent loops
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
-    ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "multi_turn.format=hermse is no tool parser of verl"),
+    ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "did you mean hermes?"),
     # the PRM
     ("cpu", {"prm.reference": "kl"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
@@ -227,10 +290,11 @@ REFUSED = [
     ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
+    ("cpu", {ARGUMENTS: {"modules": "my_module"}}, "modules='my_module' must be a list, as in [my_module]"),
     ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}.modules: No module named 'no_such_module'"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
-    ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold=0"),
+    ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold must be"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
@@ -265,6 +329,23 @@ def train_on(path, **columns):
     return {"data.train_files": write_parquet(path, **columns)}
 
 
+def write_lines(path, **columns):
+    row = {"prompt": PROMPT, "data_source": "gsm8k", "reward_model": GOLD, **columns}
+    path.write_text(f"{json.dumps(row)}\n" * 32)
+    return str(path)
+
+
+def long_prompts(path):
+    messages = [{"role": role, "content": "x"} for role in ("system", "user", "user")]
+    return {**train_on(path, prompt=messages), "data.max_prompt_length": 2}
+
+
+def without_template(folder):
+    model = write_model(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return model
+
+
 def prm_of(path, **config):
     return {"prm.model.path": write_model(path, **config), "prm.reference": "policy"}
 
@@ -277,7 +358,35 @@ def fused_prm(path):
 # Configuration, changes from a path that is free, and the one problem; empty where there is none.
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
-    ("cpu", lambda path: train_on(path, reward_model=None), "has no column 'reward_model'; it has prompt, data_source"),
+    ("cpu", lambda path: train_on(path, reward_model=None), "row 1 and 31 more: the row needs the key 'reward_model'"),
+    ("cpu", lambda path: train_on(path, prompt=None), "row 1 and 31 more: the row needs the key 'prompt'"),
+    ("cpu", lambda path: train_on(path, prompt="What?"), "row 1 and 31 more: prompt must be a valid list, got 'What?'"),
+    ("cpu", lambda path: train_on(path, reward_model={"style": "rule"}), "reward_model needs the key 'ground_truth'"),
+    ("cpu", lambda path: train_on(path, data_source=["gsm8k"]), "data_source must be a valid string, got ['gsm8k']"),
+    (
+        "cpu",
+        lambda path: {"data.train_files": write_lines(path.with_suffix(".jsonl"), prompt="x")},
+        "row 1 and 31 more: ",
+    ),
+    ("cpu", lambda path: {"data.train_files": write_lines(path.with_suffix(".jsonl"))}, ""),
+    (
+        "cpu",
+        lambda path: {"data.train_files": write_parquet(path.with_suffix(".PARQUET"))},
+        "that verl reads: .parquet",
+    ),
+    (
+        "cpu",
+        lambda path: long_prompts(path),
+        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)",
+    ),
+    ("cpu", lambda path: {**long_prompts(path), "data.filter_overlong_prompts": True}, ""),
+    ("cpu", lambda path: train_on(path, n_rows=3), "has 3 usable prompts, fewer than data.train_batch_size=16"),
+    (
+        "cpu",
+        lambda path: {**train_on(path), "trainer.total_epochs": 2, "trainer.total_training_steps": 7},
+        "trainer.total_epochs=2 over 32 prompts ends after step 4; set trainer.total_epochs=4",
+    ),
+    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")}, "has no chat template"),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
     # Restatements are found only where the prompt is known.
@@ -300,6 +409,45 @@ def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, chan
     assert any(said in problem for problem in problems) if said else problems == [], problems
 
 
+# The body of a user's reward function, and what is said of it; None: nothing.
+REWARD_FUNCTIONS = [
+    ("return 1.0", None),
+    ("return {'score': True, 'acc': 0.5, 'more': 'x'}", None),
+    ("return None", "it returned None, and must return a finite number, or a dict with one as score"),
+    ("return float('nan')", "it returned nan, and must"),
+    ("return '1'", "it returned '1', and must"),
+    ("raise KeyError('gold')", "fails on the first row of data.train_files: "),
+    ("__import__('os')._exit(3)", "exit code 3"),
+    ("__import__('time').sleep(99)", "more than 1.0 s"),
+    ("return {'score': 1}", "returns no 'acc' (score), which prime.label_key names"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
+def test_a_reward_function_is_called_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
+    monkeypatch.setattr("prime_ext.preflight.files.FIRST_CALL_SECONDS", 1.0)
+    arguments = "data_source, solution_str, ground_truth, extra_info"
+    (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
+    problems = problems_of({FUNCTION: str(tmp_path / "score.py")})
+    assert problems == [] if said is None else [said in problem for problem in problems] == [True], problems
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "score.py does not exist"),
+        ("x = 1", "has no attribute 'compute_score'"),
+        ("def compute_score(:", "invalid syntax"),
+        ("def compute_score(response, gold): return 1.0", "unexpected keyword argument 'data_source'"),
+    ],
+)
+def test_a_reward_function_that_cannot_be_called_is_one_line(problems_of, tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "score.py").write_text(text)
+    (problem,) = problems_of({FUNCTION: str(tmp_path / "score.py")})
+    assert said in problem
+
+
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     code = train_on(tmp_path / "code.parquet", data_source="apps")
     assert problems_of(code) == []
@@ -316,6 +464,15 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
 def test_a_configuration_that_does_not_compose_is_one_line():
     config, (problem,) = preflight("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
     assert config is None and "prime.filtre" in problem and "\n" not in problem
+
+
+def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
+    config, path = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "mine")}}), tmp_path / "m.jsonl"
+    assert metrics_of_another(config, path) == ""
+    path.write_text('{"step": 1, "data": {}}\n')
+    assert metrics_of_another(config, path).startswith(f"{path} has the metrics of a run in another folder than")
+    RunLock(tmp_path / "mine").acquire()
+    assert metrics_of_another(config, path) == ""
 
 
 MAIN = """

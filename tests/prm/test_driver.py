@@ -79,7 +79,7 @@ BIAS = {"enable": True, "lr": 0.05, "init": None}
         ({"epochs": 0}, "prm.epochs=0"),
         ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
         ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
-        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start; .* enable, init, lr"),
+        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start"),
         ({"bias": BIAS, "loss": "dpo", "update_mode": "after"}, "prm.bias.enable=true .* prm.loss=dpo"),
     ],
 )

@@ -277,3 +277,41 @@ def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
         (expected,) = alone.score([alone.tokens(Response("What is 2*3+1?", *join_steps(lines), tuple(lines)))])
         _, info = told(numbered(*texts), *words, f"step_scorer.model_path={path}")
         assert json.loads(info["step_scores"]) == pytest.approx(expected["probability"], abs=1e-6)
+
+
+# ---- a user's own reward function ----------------------------------------------------------------------------------
+
+BODIES = [
+    ("return ground_truth + bonus == 'gold!'", "correct", ""),
+    ("return {'score': 0.5, 'acc': 0.5}", "wrong", ""),
+    ("raise KeyError('no box')", "error", "compute_score: KeyError: 'no box'"),
+    ("return None", "error", "it returned None, and must return a finite number"),
+    ("return float('inf')", "error", "it returned inf, and must return a finite number"),
+    ("__import__('time').sleep(99)", "timeout", "compute_score: more than 1.0 s"),
+    # Holds the interpreter's lock, so no thread could end it.
+    ("return __import__('re').match('(a*)*b', 'a' * 99) is None", "timeout", "compute_score: more than 1.0 s"),
+    ("__import__('os').abort()", "error", "the process died twice during this run: exit code -6"),
+]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(("body", "outcome", "detail"), BODIES)
+def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(tmp_path, kind, body, outcome, detail):
+    if kind == "async def":
+        if "'re'" in body or "abort" in body:
+            pytest.skip("a coroutine stays in the event loop")
+        body = body.replace("__import__('time')", "await __import__('asyncio')")
+    arguments = "data_source, solution_str, ground_truth, extra_info, bonus"
+    (tmp_path / "score.py").write_text(f"{kind} compute_score({arguments}):\n    {body}\n")
+    config = compose_config(
+        "prime_trainer_cpu",
+        [
+            f"reward.custom_reward_function.path={tmp_path}/score.py",
+            "+reward.custom_reward_function.reward_kwargs.bonus='!'",
+            "+reward.timeout=1",
+        ],
+    )
+    manager_of_config = load_reward_manager(config.copy(), TOKENIZER)
+    amount, info = reward(GOOD, manager_of_config, reward_model={"ground_truth": "gold"})
+    assert (info["verdict"], info["grader_failure"]) == (outcome, float(bool(detail)))
+    assert detail in info.get("verifier_detail", "") and amount == info["score"]

@@ -114,7 +114,7 @@ class FakeRollouts:
             if accuracy is not None:
                 info = {"reward_extra_info": _reward_info(accuracy)}
                 response = torch.tensor([1] * (length - 1) + [self.last_token])
-                tag = {"response_len": length, "seq_len": 9}
+                tag = {"response_len": length, "seq_len": length + 1}
                 self.queue.put(f"{uid}_{session}_0", tag, extra_fields=info, responses=response)
         self.queue.tags["train"][uid]["status"] = "failure" if None in outcomes else "finished"
 

@@ -99,7 +99,7 @@ def _changed(path, value, name):
     [
         # Keys that are missing, unknown or of the wrong type.
         ("awpnli", "title", None, "the file needs the key 'title'"),
-        ("awpnli", "prompt", {"user": "x"}, "the file has no key 'prompt'; did you mean prompts"),
+        ("awpnli", "prompt", {"user": "x"}, "unknown key prompt; did you mean prompts"),
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),

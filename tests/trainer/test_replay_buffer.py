@@ -2,6 +2,8 @@
 """The online prompt filter: the batch is the first prompts, in the order of the data, that lie inside the band; in the
 asynchronous modes the earliest finished ones; none is lost, and none is trained on twice."""
 
+import math
+
 import pytest
 from fake_queue import EASY, FAILED, GOOD, HARD, UNDECIDED, FakeQueue, FakeRollouts
 from hypothesis import given
@@ -46,10 +48,10 @@ class OngoingRollouts(FakeRollouts):
             self._finish(uid)
 
 
-def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", max_response_length=0, **changes):
+def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, math.inf), **changes):
     """A buffer that is fed by these rollouts."""
     options = {
-        "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), max_response_length, lambda: {END}),
+        "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), *limits, lambda: {END}),
         "max_in_flight": 4,
         "max_examined": 1000,
         "partial": False,
@@ -144,12 +146,20 @@ def test_a_step_starts_with_as_many_prompts_as_the_last_acceptance_rate_asks_for
         assert buffer.prompts_to_start(40) == prompts
 
 
-@pytest.mark.parametrize(("last_token", "kept", "truncated"), [(1, [1, 3, 5], 3), (END, [0, 1, 2], 0)])
+@pytest.mark.parametrize(
+    ("last_token", "limits", "kept", "truncated"),
+    [
+        (1, (8, math.inf), [1, 3, 5], 3),
+        (END, (8, math.inf), [0, 1, 2], 0),
+        # The engine's limit of prompt and response comes first.
+        (1, (12, 9), [1, 3, 5], 3),
+    ],
+)
 def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_is_none(
-    monkeypatch, last_token, kept, truncated
+    monkeypatch, last_token, limits, kept, truncated
 ):
     band = AccuracyBand(0.2, 0.8, drop_truncated=True)
-    rollouts = start(monkeypatch, [GOOD] * 12, lengths=[8, 7] * 6, band=band, max_response_length=8)
+    rollouts = start(monkeypatch, [GOOD] * 12, lengths=[8, 7] * 6, band=band, limits=limits)
     rollouts.last_token = last_token
     batch, metrics = step(rollouts, 3)
     assert prompts_of(batch) == kept and metrics["prime/filter/truncated"] == truncated
