@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -22,7 +22,7 @@ READ_UNLISTED = {
 # Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
 # Sections that verl's V1 trainers do not read, and where their keys are now if not in the same place below reward.
-LEGACY = ("custom_reward_function", "reward_model", "sandbox_fusion")
+LEGACY = ("custom_reward_function.", "reward_model.", "sandbox_fusion.")
 MOVED = {
     "reward_model.num_workers": "reward.num_workers",
     "reward_model.reward_manager": "reward.reward_manager.name",
@@ -79,72 +79,63 @@ KINDS: dict[str, Any] = {
 }
 
 
-def check_values(config: Any, resolved: Mapping[str, Any], defaults: Any) -> Iterable[str]:
-    """Yield one line for each key that nothing reads, and for each value that is not of its key's type.
+def check_values(config: Any, resolved: Any, defaults: Any) -> Iterable[str]:
+    """Return one line for each key that nothing reads, and for each value that is not of its key's type.
 
     Args:
         config, resolved: a configuration as it was composed, and with its interpolations resolved.
         defaults: the same as ``config`` without any value of the user's.
     """
-    expected = _resolve(defaults)
-    for one in _changes(OmegaConf.to_container(config), OmegaConf.to_container(defaults), "", None):
-        key, value = one.key, _at(resolved, one.key)
-        if one.unknown:
-            yield f"nothing reads {key}={value!r}{hint_of_key(key, expected)}"
-        elif key.split(".")[0] in LEGACY:
-            yield f"{key}={value} is not read any more; set {MOVED.get(key, f'reward.{key}')}"
-        elif one.section:
-            yield f"{key} must be a section with keys such as {', '.join([*_at(expected, key)][:3])}, got {value!r}"
-        else:
-            yield from _wrong_type(one, value, _at(expected, key))
-
-
-class _Change(NamedTuple):
-    """A key whose value is the user's, the dataclass and type of verl that describe it, and what is wrong at once."""
-
-    key: str
-    owner: Any
-    hint: Any
-    unknown: bool
-    section: bool
-
-
-def _changes(values: Mapping[str, Any], defaults: Mapping[str, Any], path: str, owner: Any) -> Iterable[_Change]:
     from hydra.utils import get_class
 
-    if "_target_" in defaults:
-        owner = get_class(defaults["_target_"])
-    hints = get_type_hints(owner) if owner else {}
-    for name, value in values.items():
-        key = f"{path}.{name}" if path else name
-        if key.startswith(FREE) or (name in defaults and value == defaults[name]):
-            continue
-        default, hint = defaults.get(name), hints.get(name, Any)
-        optional = type(None) in get_args(hint)
-        (kind, *_) = [one for one in get_args(hint) if one is not type(None)] if optional else [hint]
-        has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
-        if has_keys and isinstance(value, Mapping):
-            if get_origin(kind) is not dict and kind is not dict:
-                yield from _changes(value, default or {}, key, kind if is_dataclass(kind) else None)
-        elif not (has_keys and value is None and optional):
-            known = name in defaults or name in hints or name in READ_UNLISTED.get(path, ())
-            yield _Change(key, owner, hint, not known, has_keys)
+    expected = _resolve(defaults)
+
+    def check(section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any) -> Iterable[str]:
+        """``owner``: the dataclass of verl that describes the section, unless it names one itself."""
+        owner = get_class(usual["_target_"]) if "_target_" in usual else owner
+        hints = get_type_hints(owner) if owner else {}
+        for name, given in section.items():
+            key, default = f"{path}{name}", usual.get(name)
+            if key.startswith(FREE) or (name in usual and given == default):
+                continue
+            value, hint = _at(resolved, key), hints.get(name, Any)
+            members = [one for one in get_args(hint) if one is not type(None)]
+            optional = type(None) in get_args(hint)
+            kind = members[0] if optional else hint
+            has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
+            if name not in usual and name not in hints and name not in READ_UNLISTED.get(path[:-1], ()):
+                yield f"nothing reads {key}={value!r}{hint_of_key(key, expected)}"
+            elif has_keys and isinstance(given, Mapping):
+                if dict not in (kind, get_origin(kind)):
+                    yield from check(given, default or {}, f"{key}.", kind if is_dataclass(kind) else None)
+            elif path.startswith(LEGACY):
+                yield f"{key}={value} is not read any more; set {MOVED.get(key, f'reward.{key}')}"
+            elif has_keys and not optional:
+                yield f"{key} must be a section with keys such as {', '.join(list(default or ())[:3])}, got {value!r}"
+            elif not has_keys:
+                yield from _wrong_type(key, value, _at(expected, key), owner, hint)
+
+    return check(OmegaConf.to_container(config), OmegaConf.to_container(defaults), "", None)  # type: ignore[arg-type]
 
 
-def _wrong_type(change: _Change, value: Any, default: Any) -> Iterable[str]:
-    name = change.key.rpartition(".")[2]
-    places = [change.key, *(f"{one.__name__}.{name}" for one in getattr(change.owner, "__mro__", ()))]
+def _wrong_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> Iterable[str]:
+    name = key.rpartition(".")[2]
+    places = [key, *(f"{one.__name__}.{name}" for one in getattr(owner, "__mro__", ()))]
     kind = next((KINDS[place] for place in places if place in KINDS), None)
-    if kind is None:
-        kind = _kind_of(change.key, default) if change.hint is Any else change.hint
-        if default is not _NOTHING and not _fits(kind, default):
-            # verl's own annotation is wrong.
-            return
-    adapter = _adapter(kind)
+    usual = _kind_of(key, default) if hint is Any else hint
+    if kind is None and default is not _NOTHING and _errors(usual, default, key):
+        # verl's own annotation is wrong.
+        return ()
+    return _errors(usual if kind is None else kind, value, key)
+
+
+def _errors(kind: Any, value: Any, key: str) -> list[str]:
+    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        yield from explain(error, adapter, change.key)
+        return explain(error, adapter, key)
+    return []
 
 
 def _kind_of(key: str, default: Any) -> Any:
@@ -155,18 +146,6 @@ def _kind_of(key: str, default: Any) -> Any:
     if default == {}:
         return dict[str, Any] | None
     return type(default) | None if stock is None else type(default)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    try:
-        _adapter(kind).validate_python(value)
-    except ValidationError:
-        return False
-    return True
-
-
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the rows that are trained on, as the policy's chat template and the reward function will see them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 TRAIN_FILES = "data.train_files"
 FORMATS = (".parquet", ".json", ".jsonl")
+Measure = Callable[[Any], int]
 # Of tokenizers of all kinds: fast, of sentencepiece, of tiktoken.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 
@@ -54,7 +55,7 @@ def has_tokenizer(folder: Path) -> bool:
     return any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern))
 
 
-def _prompt_measure(config: DictConfig) -> Callable[[Any], int] | None:
+def _prompt_measure(config: DictConfig) -> Measure | None:
     """Return a function from messages to their tokens in the policy's chat template; 0 if they are surely few enough.
 
     None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no template.
@@ -82,43 +83,45 @@ def _prompt_measure(config: DictConfig) -> Callable[[Any], int] | None:
 
 
 def _check_file(
-    named: str,
-    path: Path,
-    config: DictConfig,
-    judged: bool,
-    measure: Callable[[Any], int] | None,
-    first: dict[str, tuple[str, Any]],
+    named: str, path: Path, config: DictConfig, judged: bool, measure: Measure | None, first: dict[str, tuple[str, Any]]
 ) -> tuple[list[str], int]:
     """Return the problems of a file, and how many prompts it has that are not too long."""
+    data, problems = config.data, []
     lengths: list[int] = []
-    faulty: list[int] = []
-    problems: list[str] = []
-    limit, key = config.data.max_prompt_length, config.data.prompt_key
+    faulty: list[tuple[int, str]] = []
     try:
-        for number, row in read_source(path, [key, "data_source", "reward_model", "extra_info"]):
-            if not isinstance(row, BadRow) and key in row:
-                row = {**row, "prompt": row[key]}
-            found = [str(row)] if isinstance(row, BadRow) else row_faults(row, JudgedRow if judged else PromptRow)
+        for number, row in read_source(path, [data.prompt_key, "data_source", "reward_model", "extra_info"]):
             try:
-                lengths.append(measure(row["prompt"]) if measure and not found else 0)  # type: ignore[index]
-            except Exception as error:
-                found = [f"the chat template refuses its prompt: {error}"]
-            if found:
-                faulty.append(number)
-                problems = problems or found
-            elif judged:
-                first.setdefault(row["data_source"], (named, row))  # type: ignore[index]
+                lengths.append(_prompt_length(row, data.prompt_key, JudgedRow if judged else PromptRow, measure))
+            except BadRow as fault:
+                faulty.append((number, str(fault)))
+                continue
+            if isinstance(row, Mapping) and (judged or not row_faults(row, JudgedRow)):
+                first.setdefault(row["data_source"], (named, row))
     except SourceError as error:
         return [f"{named}: {error}"], 0
     if faulty:
-        problems = [f"{named} row {faulty[0]}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {problems[0]}"]
-    if not lengths:
+        number, said = faulty[0]
+        problems.append(f"{named} row {number}{f' and {len(faulty) - 1:,} more' if faulty[1:] else ''}: {said}")
+    elif not lengths:
         problems.append(f"{named} has no rows")
-    long = [length for length in lengths if length > limit]
-    said = f"{len(long):,} of {len(lengths):,} prompts are longer than data.max_prompt_length={limit}"
-    if long and config.data.filter_overlong_prompts:
+    long = [length for length in lengths if length > data.max_prompt_length]
+    said = f"{len(long):,} of {len(lengths):,} prompts are longer than data.max_prompt_length={data.max_prompt_length}"
+    if long and data.filter_overlong_prompts:
         print(f"prime_ext: {named}: {said} and left out (data.filter_overlong_prompts)", flush=True)
     elif long:
         remedy = "raise it, or leave them out with data.filter_overlong_prompts=true"
         problems.append(f"{named}: {said} (up to {max(long):,} tokens); {remedy}")
-    return problems, len(lengths) - len(long)
+    return problems, len(lengths) + len(faulty) - len(long)
+
+
+def _prompt_length(row: Any, key: str, kind: type[PromptRow], measure: Measure | None) -> int:
+    """Return the tokens of a row's prompt, as far as ``measure`` counts them. Raises BadRow: the row cannot be used."""
+    if isinstance(row, BadRow):
+        raise row
+    for fault in row_faults({**row, "prompt": row.get(key)}, kind):
+        raise BadRow(fault)
+    try:
+        return measure(row[key]) if measure else 0
+    except Exception as error:
+        raise BadRow(f"the chat template refuses its prompt: {error}") from error

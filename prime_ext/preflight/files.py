@@ -125,7 +125,7 @@ def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]
         return
     for where, row in [*first.values()][:1]:
         gold = row["reward_model"]["ground_truth"]
-        info = {"raw_prompt": row["prompt"], "num_turns": 2, "rollout_reward_scores": {}} | (
+        info = {"raw_prompt": row[config.data.prompt_key], "num_turns": 2, "rollout_reward_scores": {}} | (
             row.get("extra_info") or {}
         )
         arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)

@@ -43,8 +43,9 @@ def check_names(config: DictConfig) -> Iterable[str]:
         "reward.reward_manager.name": config.reward.reward_manager.source != "register",
     }
     for key, registry in REGISTRIES.items():
-        if not files.get(key):
-            yield from check_name(key, OmegaConf.select(config, key), pkgutil.resolve_name(registry))
+        name = OmegaConf.select(config, key)
+        if name is not None and not files.get(key):
+            yield from check_name(key, name, pkgutil.resolve_name(registry))
 
 
 def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
