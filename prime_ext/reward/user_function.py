@@ -15,9 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from prime_ext.reward.compute_score import reward_info
 from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool
@@ -31,7 +28,11 @@ _MEMORY = 1 << 60
 
 def start_pool(seconds: float, workers: int) -> WorkerPool:
     """Return the processes for :func:`call`, which end a call after so many seconds."""
-    return WorkerPool(workers, time_limit=seconds, memory_limit=_MEMORY)
+    return WorkerPool(workers, time_limit=seconds, memory_limit=_MEMORY, warm_up=f"{__name__}:warm_up")
+
+
+def warm_up() -> None:
+    """Import this module, which must stay light, before the first call's time begins."""
 
 
 def load(path: str, name: str) -> Callable[..., Any]:
@@ -70,8 +71,12 @@ def read_result(result: Any) -> dict[str, Any]:
     return {**info, "score": score}
 
 
-def guard(function: Callable[..., Any], config: DictConfig) -> Callable[..., Awaitable[dict[str, Any]]]:
+def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:
     """Return a coroutine function in whose place a failing, late or useless call is a failure of the grader."""
+    from omegaconf import OmegaConf
+
+    from prime_ext.reward.compute_score import reward_info
+
     custom = config.reward.custom_reward_function
     seconds = float(config.reward.get("timeout") or SECONDS)
     kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)

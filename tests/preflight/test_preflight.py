@@ -17,7 +17,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
@@ -50,7 +50,7 @@ CONFIGS = {
 
 
 # A token for each message.
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
 def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
@@ -58,7 +58,9 @@ def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
     config = {"model_type": "llama", "vocab_size": n_embeddings, "tie_word_embeddings": True, **config}
     (folder / "config.json").write_text(json.dumps(config))
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0])).save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=tokens[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
     template = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(template))
     return str(folder)
@@ -304,7 +306,11 @@ REFUSED = [
     ("pspo_in_prime", {"pspo.judge": False}, None),
     ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
     ("scored", {"prm.enable": True}, None),
-    ("scored", {"step_scorer": None}, "naive_with_step_scores needs the section step_scorer"),
+    (
+        "cpu",
+        {"reward.reward_manager.name": "naive_with_step_scores"},
+        "needs the section step_scorer",
+    ),
 ]
 
 
@@ -418,14 +424,14 @@ REWARD_FUNCTIONS = [
     ("return '1'", "it returned '1', and must"),
     ("raise KeyError('gold')", "fails on the first row of data.train_files: "),
     ("__import__('os')._exit(3)", "exit code 3"),
-    ("__import__('time').sleep(99)", "more than 1.0 s"),
+    ("__import__('time').sleep(99)", "more than 5.0 s"),
     ("return {'score': 1}", "returns no 'acc' (score), which prime.label_key names"),
 ]
 
 
 @pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
 def test_a_reward_function_is_called_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
-    monkeypatch.setattr("prime_ext.preflight.files.FIRST_CALL_SECONDS", 1.0)
+    monkeypatch.setattr("prime_ext.preflight.files.FIRST_CALL_SECONDS", 5.0)
     arguments = "data_source, solution_str, ground_truth, extra_info"
     (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
     problems = problems_of({FUNCTION: str(tmp_path / "score.py")})
