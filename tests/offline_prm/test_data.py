@@ -117,7 +117,7 @@ def test_good_data_are_described(check, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"prm.loss": "mse"}, "prm.loss='mse'"),
+        ({"prm.loss": "mse"}, "or 'step_mse', got 'mse'"),
         ({"data.val_fraction": 1}, "data.val_fraction=1"),
         ({"batching.max_token_len_per_gpu": 10}, "batching.max_token_len_per_gpu=10"),
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder"),

@@ -85,7 +85,7 @@ def test_special_tokens_that_a_step_spells_out_are_text(tokenizer, spelt):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"previous": -1}, "previous=-1"),
+        ({"previous": -1}, "previous must be"),
         ({"separator": "0123456789 step", "max_length": 8}, "leaves no room"),
         ({"layout": "text", "separator": "\n\n"}, "separator"),
     ],

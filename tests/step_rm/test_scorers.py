@@ -193,7 +193,7 @@ BROKEN = {
     "has 2 labels": lambda path: labelled(path, "0", "1"),
     f"has no {FILE}": lambda path: (path / FILE).unlink(),
     "is not JSON": lambda path: (path / FILE).write_text("{"),
-    "temperature=nan": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
+    "temperature must be a finite number, got nan": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
     "no model folder": lambda path: (path / "config.json").unlink(),
@@ -377,7 +377,7 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
     "changes, message",
     [
         ({}, "step_scorer.model_path"),
-        ({"model_path": "m", "attempts": 0}, "step_scorer.attempts=0"),
+        ({"model_path": "m", "attempts": 0}, "step_scorer.attempts must be"),
         ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
         ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
