@@ -76,7 +76,7 @@ BIAS = {"enable": True, "lr": 0.05, "init": None}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "prm.epochs=0"),
+        ({"epochs": 0}, "prm.epochs must be"),
         ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
         ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
         ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start"),
