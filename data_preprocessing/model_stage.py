@@ -18,7 +18,7 @@ from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open
 from data_preprocessing.problems import batched, parse_rows
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Removal, show_progress
-from data_preprocessing.validate import read_parquet_schema, row_faults, unify
+from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
@@ -41,7 +41,7 @@ MODEL_RULES = {
 
 def check_row(raw: Mapping[str, Any], *place: object) -> Row:
     """Return a row of verl's schema. Raises BadRow: it has faults. Its place is not used."""
-    faults = row_faults(raw)
+    faults = row_faults(raw, RLRow)
     if faults:
         raise BadRow("; ".join(faults))
     return dict(raw)

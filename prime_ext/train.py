@@ -104,7 +104,7 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
 def metrics_of_another(config: DictConfig, path: Path) -> str:
     """Return why a run may not write its metrics to a file: those of a run in another folder are there; else empty."""
     folder = Path(config.trainer.default_local_dir)
-    if not path.is_file() or path.stat().st_size == 0 or RunLock(folder).path.exists():
+    if config.trainer.get("val_only", False) or folder.is_dir() or not path.is_file() or path.stat().st_size == 0:
         return ""
     remedy = "set another trainer.experiment_name or VERL_FILE_LOGGER_PATH, or remove the file"
     return f"{path} has the metrics of a run in another folder than trainer.default_local_dir={folder}; {remedy}"

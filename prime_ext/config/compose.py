@@ -5,6 +5,7 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -47,12 +48,13 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
             line += nearest(wanted, options) or f"; there are {', '.join(options)}"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
-            line += hint_of_key(found[1], OmegaConf.to_container(_defaults(name, ())))  # type: ignore[arg-type]
+            line += hint_of_key(found[1], _defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
         raise SettingsError(f"{nulls}: {error}") from error
-    refuse(check_values(composed, OmegaConf.to_container(config), _defaults(name, groups)))
+    given, resolved = OmegaConf.to_container(composed), OmegaConf.to_container(config)
+    refuse(check_values(given, resolved, *_defaults(name, groups)))
     return config
 
 
@@ -66,9 +68,20 @@ def _chooses_group(name: str, word: str) -> bool:
 
 
 @functools.cache
-def _defaults(name: str, groups: tuple[str, ...]) -> DictConfig:
-    """Compose without values of the user's; not to be changed."""
+def _defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     from hydra import compose, initialize_config_module
 
     with initialize_config_module(CONFIG_MODULE, version_base=None):
-        return compose(name, overrides=list(groups))
+        return read_defaults(compose(name, overrides=list(groups)))
+
+
+def read_defaults(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a configuration without values of the user's as it is, and with its interpolations resolved.
+
+    In the second one what only the user can name is null, and in ``config`` afterwards, too.
+    """
+    raw: Any = OmegaConf.to_container(config)
+    for key in OmegaConf.missing_keys(config):
+        OmegaConf.update(config, key, None)
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    return raw, resolved

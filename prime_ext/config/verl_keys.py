@@ -79,16 +79,14 @@ KINDS: dict[str, Any] = {
 }
 
 
-def check_values(config: Any, resolved: Any, defaults: Any) -> Iterable[str]:
+def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Iterable[str]:
     """Return one line for each key that nothing reads, and for each value that is not of its key's type.
 
     Args:
-        config, resolved: a configuration as it was composed, and with its interpolations resolved.
-        defaults: the same as ``config`` without any value of the user's.
+        given, resolved: a configuration as it was composed, and with its interpolations resolved.
+        defaults, expected: the same two without any value of the user's.
     """
     from hydra.utils import get_class
-
-    expected = _resolve(defaults)
 
     def check(section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any) -> Iterable[str]:
         """``owner``: the dataclass of verl that describes the section, unless it names one itself."""
@@ -115,7 +113,7 @@ def check_values(config: Any, resolved: Any, defaults: Any) -> Iterable[str]:
             elif not has_keys:
                 yield from _wrong_type(key, value, _at(expected, key), owner, hint)
 
-    return check(OmegaConf.to_container(config), OmegaConf.to_container(defaults), "", None)  # type: ignore[arg-type]
+    return check(given, defaults, "", None)
 
 
 def _wrong_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> Iterable[str]:
@@ -153,14 +151,6 @@ def _stock() -> Any:
     from verl.trainer import config
 
     return OmegaConf.to_container(OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml"))
-
-
-def _resolve(defaults: Any) -> dict[str, Any]:
-    """Return the defaults with their interpolations resolved; what only the user can name is null."""
-    defaults = defaults.copy()
-    for key in OmegaConf.missing_keys(defaults):
-        OmegaConf.update(defaults, key, None)
-    return OmegaConf.to_container(defaults, resolve=True)  # type: ignore[return-value]
 
 
 _NOTHING: Any = object()

@@ -25,6 +25,7 @@ from prime_ext.algorithms import accumulation, chain_reward, normalization, proc
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
+from prime_ext.config.compose import read_defaults
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight.check import check_config, check_files
 from prime_ext.run.run_lock import RunLock
@@ -126,9 +127,9 @@ def problems_of(composed, files, monkeypatch):
         with open_dict(config):
             for key, value in {**good, **(changes or {})}.items():
                 OmegaConf.update(config, key, value, force_add=True)
-        given = config.copy()
+        given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
-        problems = [*check_values(given, OmegaConf.to_container(config), composed[name])]
+        problems = [*check_values(given, OmegaConf.to_container(config), *read_defaults(composed[name].copy()))]
         problems = problems or list(dict.fromkeys([*check_config(config), *check_files(config)]))
         assert all("\n" not in problem for problem in problems)
         return problems

@@ -131,8 +131,8 @@ def test_the_policy_can_be_on_megatron_and_the_prm_is_not(tmp_path):
     assert config.actor_rollout_ref.actor.megatron.param_offload and config.prm.engine.param_offload
     with pytest.raises(SettingsError, match="megatron"):
         plan_run(config, None)
-    (line,) = check_config(compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"]))
-    assert line.startswith("prm.engine.strategy=megatron")
+    with pytest.raises(SettingsError, match="^prm.engine.strategy must be 'fsdp'"):
+        compose_config("prime_trainer", [*overrides, "prm.engine.strategy=megatron"])
     # 8 ranks in groups of 4 that share the weights: 2 data-parallel ones, which 3 rollouts do not divide over.
     odd = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.actor.ppo_mini_batch_size=1", "prm.mini_batch_size=8"]
     (line,) = check_config(compose_config("prime_trainer", [*overrides, *odd]))
