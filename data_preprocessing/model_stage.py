@@ -22,7 +22,7 @@ from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
-from prime_ext.tasks.rl_rows import RowWriter
+from prime_ext.tasks.rl_rows import RowWriter, row_faults
 from prime_ext.utils.rows import BadRow, SourceError
 
 Row = dict[str, Any]
