@@ -158,7 +158,7 @@ def test_bad_rows_are_listed(tmp_path):
         assert validate_votes.main(server_words(path, tmp_path / "out", server, "--solutions", 1)) == 0
     bad_rows = removed(tmp_path / "out")
     assert [line["row"] for line in bad_rows] == [2, 3, 4, 5, 6, 7, 8]
-    assert {line["rule"] for line in bad_rows} == {"bad_row"} and "no column prompt" in bad_rows[0]["evidence"]
+    assert {line["rule"] for line in bad_rows} == {"bad_row"} and "needs the key 'prompt'" in bad_rows[0]["evidence"]
 
 
 @pytest.mark.parametrize(
