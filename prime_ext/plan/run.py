@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> int:
             problems = check_config(config)
             not_here = [] if problems else check_files(config)
             # Rows that are here and cannot be trained on, or not in such batches.
-            problems += [line for line in not_here if line.startswith("data.") and not line.endswith("does not exist")]
+            of_rows = ("data.", "trainer.total_training_steps")
+            problems += [line for line in not_here if line.startswith(of_rows) and not line.endswith("does not exist")]
             not_here = [line for line in not_here if line not in problems]
             if options.model_configs:
                 replace_missing_models(config, options.model_configs)
@@ -66,6 +67,8 @@ def main(arguments: list[str]) -> int:
                 size = psutil.virtual_memory().total / config.trainer.n_gpus_per_node
             elif size is None and torch.cuda.is_available():
                 size = float(torch.cuda.get_device_properties(0).total_memory)
+            if options.mean_tokens is not None and options.mean_tokens < 1:
+                raise ValueError(f"--mean-tokens must be 1 or more, got {options.mean_tokens}")
             plan = plan_run(config, size, options.mean_tokens)
         except ValueError as error:
             print(*(f"prime_ext: {problem}" for problem in [*problems, error]), sep="\n", file=sys.stderr)

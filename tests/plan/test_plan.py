@@ -300,6 +300,7 @@ FITS = ["--device-memory", "80"]
         (["--device-memory", "0.5", "PATH"], 1, ["warning: the part"]),
         ([*FITS, "PATH", "prime.filter.lower=0.9"], 1, ["warning: prime.filter"]),
         ([*FITS, "PATH", "prm.no_such_key=1"], 2, ["no_such_key"]),
+        ([*FITS, "PATH", "--mean-tokens", "-1"], 2, ["--mean-tokens must be 1 or more, got -1"]),
         ([*FITS, "NOT_HERE"], 2, ["has no config.json here; --model-configs DIR reads DIR/"]),
         ([*FITS, "PATH", "EMPTY"], 1, ["warning: data.train_files: ", "has no rows", "not here: data.val_files"]),
         ([*FITS, "NOT_HERE", "--model-configs", "FOLDER"], 0, ["H200", "not here: data.train_files"]),
