@@ -3,8 +3,10 @@
 
 import inspect
 import json
+import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.data import check_data, has_tokenizer
+from prime_ext.preflight.machine import attention_of
 from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
@@ -52,6 +55,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():
         yield from _check_model(key, path, policy.model.path)
+    yield from _check_attention(config)
     yield from check_step_rm(config)
     yield from _check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
@@ -62,6 +66,23 @@ def _problems(config: DictConfig) -> Iterable[str]:
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
         yield f"trainer.resume_from_path={resume} is not a folder; it must be a .../global_step_N folder"
+
+
+def has_flash_attention() -> bool:
+    """Return whether the package is installed, which pip install ".[gpu]" leaves out."""
+    return find_spec("flash_attn") is not None
+
+
+def _check_attention(config: DictConfig) -> Iterable[str]:
+    """Check that flash-attn is here if a model asks for it, on a GPU of this machine and not of a Ray cluster."""
+    if config.trainer.device != "cuda" or os.environ.get("RAY_ADDRESS") or has_flash_attention():
+        return
+    install = "flash-attn is not installed: docs/how_to/install.md has how to get it"
+    key = "actor_rollout_ref.model"
+    if attention_of(config.actor_rollout_ref.model).startswith("flash_attention"):
+        yield f"{key}: {install}, or set +{key}.override_config.attn_implementation=sdpa"
+    if config.algorithm.adv_estimator == "gae":
+        yield f"critic.model: {install}; verl's critic has no other attention"
 
 
 def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:

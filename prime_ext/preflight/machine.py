@@ -165,6 +165,11 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
             yield f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or more"
 
 
+def attention_of(model: Any) -> str:
+    """Return which attention verl loads a model with."""
+    return (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+
+
 def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[str]:
     """Check that fused kernels exist; verl exchanges the parts of a sequence inside of flash-attn only."""
     model: Any = OmegaConf.select(config, key)
@@ -174,7 +179,7 @@ def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
         yield f"{named} is not one of {', '.join(allowed)} (trainer.device={device})"
     ranks = sequence_parallel_ranks(section)
-    attention = (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
+    attention = attention_of(model)
     if ranks > 1 and not attention.startswith("flash_attention"):
         named = f"{key}.override_config.attn_implementation={attention}"
         yield f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at flash_attention_2"

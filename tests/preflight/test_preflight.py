@@ -27,6 +27,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.config.compose import read_defaults
 from prime_ext.config.verl_keys import check_values
+from prime_ext.preflight import files as preflight_files
 from prime_ext.preflight.check import check_config, check_files
 from prime_ext.run.run_lock import RunLock
 from prime_ext.step_rm.description import FILE, Description, PairFormat
@@ -112,6 +113,7 @@ def composed():
 def problems_of(composed, files, monkeypatch):
     """What is said of a configuration that is in order but for the given changes."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 
     def check(changes=None, name="cpu"):
         config = composed[name].copy()
@@ -453,6 +455,15 @@ def test_a_reward_function_that_cannot_be_called_is_one_line(problems_of, tmp_pa
         (tmp_path / "score.py").write_text(text)
     (problem,) = problems_of({FUNCTION: str(tmp_path / "score.py")})
     assert said in problem
+
+
+def test_flash_attention_is_installed_where_a_model_asks_for_it(problems_of, monkeypatch):
+    monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    whole, sdpa = {"trainer.n_gpus_per_node": 8}, "actor_rollout_ref.model.override_config.attn_implementation"
+    (line,) = problems_of(whole, "gpu")
+    assert line.endswith(f"docs/how_to/install.md has how to get it, or set +{sdpa}=sdpa")
+    assert problems_of({**whole, sdpa: "sdpa"}, "gpu") == problems_of() == []
 
 
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
