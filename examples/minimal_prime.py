@@ -94,7 +94,7 @@ class ChainTask:
 
     ``r_i = f[op_i, r_{i-1}]``, where each operation is a random permutation of the values, so that no later step hides
     an error. Demonstrators, whom the start of training imitates, get each fact wrong with a probability of its own and
-    always with the same wrong result. There are so many chains that hardly any is drawn twice.
+    always with the same wrong result. There are 2e9 chains, so repeats are rare.
     """
 
     length: int = 8

@@ -63,9 +63,9 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     Args:
         error: of ``adapter``, which knows the keys that are allowed.
         prefix: stands before every key.
-        top: what has the keys, where there is no prefix.
+        top: name of the object that has the keys, used where there is no prefix.
     """
-    # By key: its name, what is said of it (a value that fits no member of a union has an error for each), the end.
+    # Key -> name, messages and ending. A value that fits no member of a union has one message for each member.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}
     for one in error.errors(include_url=False):
         *parents, last = [prefix, *(name for name in map(str, one["loc"]) if not _NO_KEY.search(name))]

@@ -57,7 +57,7 @@ def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
 
 
 def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
-    """Check that so many prompts fill a batch, and that all steps come before the last epoch ends."""
+    """Check that the prompts fill a batch, and that the epochs are long enough for all steps."""
     batch, epochs = config.data.train_batch_size, config.trainer.total_epochs
     steps = config.trainer.total_training_steps
     if config.trainer.val_only:

@@ -27,7 +27,7 @@ _MEMORY = 1 << 60
 
 
 def start_pool(seconds: float, workers: int) -> WorkerPool:
-    """Return the processes for :func:`call`, which end a call after so many seconds."""
+    """Return the processes for :func:`call`; they stop a call after ``seconds``."""
     return WorkerPool(workers, time_limit=seconds, memory_limit=_MEMORY, warm_up=f"{__name__}:warm_up")
 
 
