@@ -63,10 +63,12 @@ def verdicts() -> dict[str, str]:
 
 
 def plans() -> dict[str, list[str]]:
-    """The lines of dry runs."""
+    """The lines of dry runs, less what only says that this machine lacks flash-attn."""
     found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
+    plain = {name: text.replace(sys.executable, "python").replace(str(ROOT), "") for name, text in found.items()}
     return {
-        name: text.replace(sys.executable, "python").replace(str(ROOT), "").splitlines() for name, text in found.items()
+        name: [line for line in text.splitlines() if "flash-attn is not installed" not in line]
+        for name, text in plain.items()
     }
 
 
