@@ -2,7 +2,7 @@
 """A user's reward function (``reward.custom_reward_function``), called so that it can neither hang nor end a run.
 
 A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`), which load it
-themselves; a coroutine function stays in the event loop, where it may wait for many requests at a time.
+themselves; a coroutine function in the event loop of a thread, where it may wait for many requests at a time.
 """
 
 import asyncio
@@ -10,8 +10,9 @@ import importlib
 import importlib.util
 import inspect
 import math
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,34 @@ def read_result(result: Any) -> dict[str, Any]:
     return {**info, "score": score}
 
 
+class LoopThread:
+    """An event loop of its own, so that a coroutine that blocks it holds up its like and nothing else."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    async def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
+        """Return what the coroutine returns, and raise what it raises; ``TimeoutError`` after ``seconds``."""
+        loop = self._loop
+        try:
+            return await asyncio.wait_for(_submit(coroutine, loop), seconds)
+        except asyncio.TimeoutError:
+            try:
+                await asyncio.wait_for(_submit(asyncio.sleep(0), loop), 1.0)
+            except asyncio.TimeoutError:
+                if loop is self._loop:
+                    self._start()
+            raise
+
+
+def _submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+
+
 def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:
     """Return a coroutine function in whose place a failing, late or useless call is a failure of the grader."""
     from omegaconf import OmegaConf
@@ -80,15 +109,15 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
     custom = config.reward.custom_reward_function
     seconds = float(config.reward.get("timeout") or SECONDS)
     kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-    waits = inspect.iscoroutinefunction(function)
-    pool = None if waits else start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
+    thread = LoopThread() if inspect.iscoroutinefunction(function) else None
+    pool = None if thread else start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
 
     async def score(**arguments: Any) -> dict[str, Any]:
         start = time.perf_counter()
         try:
-            if pool is None:
-                result: Any = read_result(await asyncio.wait_for(function(**arguments), seconds))
-            else:
+            if thread is not None:
+                result: Any = read_result(await thread.run(function(**arguments), seconds))
+            elif pool is not None:
                 submitted = pool.submit(call, custom.path, custom.name, {**arguments, **kwargs})
                 result = await asyncio.wrap_future(submitted)
         except asyncio.TimeoutError:

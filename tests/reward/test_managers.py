@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reward managers: from a response to its reward, and everything that is not a reward."""
 
+import asyncio
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.reward.managers import StepScoresRewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
+from prime_ext.reward.user_function import LoopThread
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import join_steps
@@ -299,7 +302,7 @@ BODIES = [
 def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(tmp_path, kind, body, outcome, detail):
     if kind == "async def":
         if "'re'" in body or "abort" in body:
-            pytest.skip("a coroutine stays in the event loop")
+            pytest.skip("a coroutine stays in this process")
         body = body.replace("__import__('time')", "await __import__('asyncio')")
     arguments = "data_source, solution_str, ground_truth, extra_info, bonus"
     (tmp_path / "score.py").write_text(f"{kind} compute_score({arguments}):\n    {body}\n")
@@ -315,3 +318,17 @@ def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(tmp_path, 
     amount, info = reward(GOOD, manager_of_config, reward_model={"ground_truth": "gold"})
     assert (info["verdict"], info["grader_failure"]) == (outcome, float(bool(detail)))
     assert detail in info.get("verifier_detail", "") and amount == info["score"]
+
+
+def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_one():
+    thread = LoopThread()
+
+    async def block():
+        time.sleep(20)
+
+    async def answer():
+        return 7
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(thread.run(block(), 0.2))
+    assert asyncio.run(thread.run(answer(), 5.0)) == 7
