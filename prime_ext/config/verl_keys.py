@@ -52,6 +52,10 @@ KINDS: dict[str, Any] = {
     "reward.reward_manager.source": Literal["register", "importlib"],
     "actor_rollout_ref.rollout.temperature": Positive,
     "KLControlConfig.type": Literal["fixed", "adaptive"],
+    **dict.fromkeys(
+        [f"ActorConfig.{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "kl_loss_coef")],
+        PositiveOrZero,
+    ),
     "ActorConfig.loss_agg_mode": Literal[
         "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ],
@@ -60,6 +64,7 @@ KINDS: dict[str, Any] = {
     "FSDPEngineConfig.strategy": Literal["fsdp", "fsdp2", "fsdp_turbo"],
     "FSDPEngineConfig.model_dtype": _Dtype,
     "RolloutConfig.top_p": Share,
+    "RolloutConfig.gpu_memory_utilization": Share,
     "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],
     "AlgoConfig.kl_penalty": _KL,
     "ActorConfig.kl_loss_type": _KL,

@@ -249,6 +249,7 @@ REFUSED = [
     ("cpu", {"reward_model.reward_manager": "dapo"}, "read any more; set reward.reward_manager.name"),
     ("cpu", {"sandbox_fusion.url": "x"}, "read any more; set reward.sandbox_fusion.url"),
     ("cpu", {"data.max_response_length": "abc"}, None),
+    ("cpu", {f"{ACTOR}.clip_ratio": -1.0}, None),
     ("cpu", {"data.max_response_length": None}, None),
     ("cpu", {"data.train_files": 5}, None),
     ("cpu", {"trainer.save_freq": "abc"}, None),
