@@ -61,7 +61,8 @@ def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
                 known.add(question)
                 problem = {"task": task, "parameters": parameters, "answer": answer, "metadata": entry["metadata"]}
                 with np.printoptions(legacy="1.25"):  # no types of numpy in the text
-                    yield {"question": question, "gold": repr(problem)}
+                    gold = repr(problem)
+                yield {"question": question, "gold": gold}
                 if len(known) == count:
                     return
     except Exception as error:

@@ -33,13 +33,16 @@ def require() -> None:
         raise SourceError("reasoning-gym is not installed: pip install -e '.[reasoning_gym]'")
 
 
-@functools.lru_cache(maxsize=64)
 def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:
     """Return the data set of a task; ``parameters`` is a literal. Raises whatever the library raises."""
     from reasoning_gym.factory import create_dataset
 
     own = {key: value for key, value in ast.literal_eval(parameters).items() if key not in OF_VERIFIER}
     return create_dataset(task, seed=seed, size=size, **own)
+
+
+# For scores only, as drawing a problem may change a data set.
+_scorer = functools.lru_cache(maxsize=64)(make_dataset)
 
 
 def read_problem(gold: str) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def judge(response: str, gold: str) -> Verdict:
     found = extract(response, problem["parameters"]["extraction"])
     if found.answer is None:
         return no_answer(time.perf_counter() - started, found.rule)
-    score = make_dataset(problem["task"], repr(problem["parameters"])).score_answer(found.answer, problem)
+    score = _scorer(problem["task"], repr(problem["parameters"])).score_answer(found.answer, problem)
     verdict = correct if score >= problem["parameters"]["threshold"] else wrong
     return verdict(found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}")
 

@@ -149,7 +149,8 @@ def run(
             raise SettingsError(f"{path} is a run with another {other[0]}; choose another --output")
         return known["curve"]
     logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    if "model" not in study:
+        torch.set_num_threads(1)
     task, start = make_task(study, folder)
     trainer = StudyTrainer(task, settings, seed, start)
     trainer.flipped, trainer.shuffled = study["task"].get("flipped", 0.0), shuffled
