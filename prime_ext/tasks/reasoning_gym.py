@@ -15,8 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, SettingsError, Share, nearest, read
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers.math.extraction import extract_answer
-from prime_ext.verifiers.reasoning_gym import OF_VERIFIER, make_dataset, require
+from prime_ext.verifiers.reasoning_gym import OF_VERIFIER, can_state, make_dataset, require
 
 PREFIX = "reasoning_gym:"
 # Its scorer takes every answer for right.
@@ -46,7 +45,7 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Yield different problems of a task: ``question``, and ``gold``, whose answer a box can hold.
+    """Yield different problems of a task: ``question``, and ``gold``, whose answer a response can state.
 
     ``SourceError``: a name is unknown; the task has too few problems, needs a network, or refuses its parameters.
     """
@@ -57,7 +56,7 @@ def generate(text: str, count: int, seed: int) -> Iterator[dict[str, str]]:
         for index in range(5 * count):
             entry = dataset[index]
             question, answer = entry["question"], entry["answer"]
-            if question not in known and (not answer or extract_answer(f"\\boxed{{{answer}}}") == answer.strip()):
+            if question not in known and (not answer or can_state(answer, dataset)):
                 known.add(question)
                 problem = {"task": task, "parameters": parameters, "answer": answer, "metadata": entry["metadata"]}
                 with np.printoptions(legacy="1.25"):  # no types of numpy in the text

@@ -2,7 +2,7 @@
 """Answers to problems of reasoning-gym, scored by their task in a killable worker.
 
 A gold answer is a Python literal: ``task``, its ``parameters``, ``answer``, ``metadata``. Some scorers call ``eval`` or
-sympy's parser, which evaluates Python, on an answer: in the workers these read literals and formulas only.
+sympy's parser, which evaluates Python, on an answer: in the workers the first reads literals, the second formulas only.
 """
 
 import ast
@@ -54,6 +54,22 @@ def read_problem(gold: str) -> dict[str, Any]:
         raise ValueError(f"the gold answer is not a problem of reasoning-gym: {gold[:60]!r}") from error
 
 
+def is_formula(text: str) -> bool:
+    """Return whether sympy may parse a text: numbers, letters, arithmetic and elementary functions of bounded size."""
+    words = {*re.findall(r"[^\W\d]\w+", text)} - _FUNCTIONS
+    return not (words or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")))
+
+
+def may_read(answer: str, dataset: Any) -> bool:
+    """Return whether a scorer may read an answer; one that parses it with sympy, which runs Python, reads formulas."""
+    return "parse_expr" not in dataset.score_answer.__code__.co_names or is_formula(answer)
+
+
+def can_state(answer: str, dataset: Any) -> bool:
+    """Return whether a box can hold a gold answer, and the scorer may read it."""
+    return extract(f"\\boxed{{{answer}}}").answer == answer.strip() and may_read(answer, dataset)
+
+
 def judge(response: str, gold: str) -> Verdict:
     """Return the verdict on a response, in a worker."""
     started = time.perf_counter()
@@ -61,25 +77,18 @@ def judge(response: str, gold: str) -> Verdict:
     found = extract(response, problem["parameters"]["extraction"])
     if found.answer is None:
         return no_answer(time.perf_counter() - started, found.rule)
-    score = _scorer(problem["task"], repr(problem["parameters"])).score_answer(found.answer, problem)
+    dataset = _scorer(problem["task"], repr(problem["parameters"]))
+    if not may_read(found.answer, dataset):
+        return wrong(found.answer, time.perf_counter() - started, "not a formula, or too complex")
+    score = dataset.score_answer(found.answer, problem)
     verdict = correct if score >= problem["parameters"]["threshold"] else wrong
     return verdict(found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}")
 
 
 def warm_up() -> None:
-    """Import the library in a worker, and let it evaluate nothing but literals and formulas."""
+    """Import the library in a worker, where its ``eval`` of an answer reads literals only."""
     from reasoning_gym.factory import DATASETS
-    from sympy.parsing import sympy_parser
 
-    to_python = sympy_parser.stringify_expr
-
-    def check_formula(text: str, *rest: Any) -> str:
-        words = {*re.findall(r"[^\W\d]\w+", text)}
-        if words - _FUNCTIONS or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")):
-            raise ValueError("not a formula, or too complex")
-        return to_python(text, *rest)
-
-    sympy_parser.stringify_expr = check_formula
     for kind, _ in DATASETS.values():
         if "eval" in kind.score_answer.__code__.co_names:
             vars(sys.modules[kind.__module__])["eval"] = ast.literal_eval
