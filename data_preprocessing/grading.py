@@ -16,7 +16,9 @@ from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import expressions
 from prime_ext.verifiers.math.structure import read_answer
 from prime_ext.verifiers.math.verifier import MathVerifier
+from prime_ext.verifiers.reasoning_gym import read_problem
 from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
+from prime_ext.verifiers.verdict import correct
 
 JUDGED_AT_A_TIME = 64
 # Equal to no gold answer, and nothing that rules decide. The time is enough for a busy machine.
@@ -71,7 +73,7 @@ class Judges:
             task = source_of(data_source).task
         except UnknownSource as error:
             return str(error).partition(";")[0]
-        if task not in ("math", "code", "choice"):
+        if task not in ("math", "code", "choice", "reasoning_gym"):
             # What a right response looks like only their verifier knows.
             return None
         if task == "code":
@@ -83,8 +85,20 @@ class Judges:
         reason = ungradable(gold) if task == "math" else None
         if reason is not None:
             return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
-        response = f"#### {gold}" if task == "choice" else f"\\boxed{{{gold}}}"
+        answer = gold
+        if task == "reasoning_gym":
+            try:
+                answer = read_problem(gold)["answer"]
+            except ValueError as error:
+                return str(error)
+        response = f"#### {gold}" if task == "choice" else f"\\boxed{{{answer}}}"
         verdict = await self.verdict(Judge(data_source, response, gold, extra_info))
+        if task == "reasoning_gym" and not verdict.grader_failure:
+            nonsense = await self.verdict(Judge(data_source, r"\boxed{?!}", gold, extra_info))
+            if nonsense.correct:
+                return f"the scorer takes any answer for right: {nonsense.detail}"
+            # Some tasks have many right answers and name none.
+            verdict = correct(None, 0.0) if answer is None else verdict
         if verdict.correct:
             return None
         return f"gold answer {gold[:60]!r} is graded {verdict.outcome} against itself: {verdict.detail}"

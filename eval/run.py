@@ -5,6 +5,7 @@
     python -m eval.run --model MODEL --tasks aime2024 --decoding recommended --output ...    16 responses per problem
     python -m eval.run --model MODEL --tasks math --limit 50 --temperature 0.6 --n 4 --output ...
     python -m eval.run --model MODEL --tasks math500 --show-prompt                           what the model sees
+    python -m eval.run --model MODEL --tasks reasoning_gym:chain_sum:max_terms=3 --output ...
     python -m eval.run --list
 
 Without --backend the model runs in vLLM where that is installed and there is a GPU, else in transformers. Interrupted
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = top.add_argument_group("what is measured").add_argument
-    names = f"names, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
+    names = f"names, reasoning_gym:TASK, files that end in .yaml, or {', '.join([*GROUPS, ALL])}"
     add("--tasks", type=lambda text: text.split(","), metavar="A,B", help=names)
     add("--list", action="store_true", help="list all tasks and end")
     add("--data", type=Path, help="folder with local files; default: the Hugging Face hub")

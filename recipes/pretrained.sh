@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on word problems. The few steps of
+# A real pretrained model on a CPU, or with DEVICE=cuda on one GPU: SmolLM2-135M-Instruct on short sums. The few steps of
 # the default show the path and what it costs; they are no evidence of anything.
 #
 #   bash recipes/pretrained.sh [verl overrides ...]             variant=guarded, or the default of the trainer
@@ -26,7 +26,12 @@ if [[ -z "${MODEL:-}" ]]; then
         "$PYTHON" -m recipes.pretrained.fetch --output-dir "$MODEL"
     fi
 fi
-[[ -e "$OUT/data/test.parquet" ]] || "$PYTHON" -m recipes.pretrained.word_problems --output-dir "$OUT/data"
+if [[ ! -e "$OUT/data/test.parquet" ]]; then
+    need reasoning_gym "reasoning-gym==0.1.25"
+    # The last number counts: a small chat model knows no box yet.
+    "$PYTHON" -m data_preprocessing.reasoning_gym chain_sum --set max_terms=3 max_digits=1 extraction=lenient \
+        --prompt question --output-dir "$OUT/data"
+fi
 
 if [[ "$DEVICE" == cpu ]]; then
     export VERL_PLATFORM=cpu TORCH_COMPILE_DISABLE=1
@@ -58,7 +63,6 @@ export VERL_FILE_LOGGER_PATH="$OUT/metrics.jsonl"
     data.train_batch_size="${PROMPTS:-16}" \
     data.max_prompt_length=96 \
     data.max_response_length="${MAX_RESPONSE:-32}" \
-    "+reward.custom_reward_function.reward_kwargs.modules=[recipes.pretrained.word_problems]" \
     actor_rollout_ref.model.path="$MODEL" \
     actor_rollout_ref.rollout.n="${ROLLOUTS:-4}" \
     actor_rollout_ref.rollout.val_kwargs.do_sample=true \

@@ -25,6 +25,8 @@ from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
+from prime_ext.utils.rows import SourceError
+from prime_ext.verifiers.reasoning_gym import require
 from prime_ext.verifiers.worker_pool import Failure
 
 # Seconds of a user's reward function for the first row, with what it imports.
@@ -111,7 +113,9 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     for source, (where, _) in sorted(first.items()):
         try:
             tasks.add(source_of(source).task)
-        except UnknownSource as error:
+            if source_of(source).task == "reasoning_gym":
+                require()
+        except (UnknownSource, SourceError) as error:
             yield f"{where}: {error}"
     manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
     tells_prompt = manager.source != "register" or manager.name in (PROMPT_MANAGER, PSPO_MANAGER, STEP_SCORES_MANAGER)

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
+from prime_ext.tasks.reasoning_gym import PREFIX, read_task
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
 from prime_ext.verifiers.sources import UnknownSource
 
@@ -45,7 +46,15 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str | Path) -> Task:
-    """Load a task by its name or from a ``.yaml`` file. ``TaskError``: there is none, or it is wrong."""
+    """Load a task by its name, ``reasoning_gym:`` and a task of it, or from a ``.yaml`` file.
+
+    ``TaskError``: there is none, or it is wrong. ``SourceError``: reasoning-gym has none, or is missing.
+    """
+    if str(name).startswith(PREFIX):
+        task, _ = read_task(str(name).removeprefix(PREFIX))
+        own = {"name": name, "title": f"reasoning-gym {task}", "data_source": f"reasoning_gym/{task}"}
+        source = {"generated": name, "rows": {"test": 256}}
+        return checked(_TASK, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source})
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()

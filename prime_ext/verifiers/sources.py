@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from prime_ext.verifiers.multiple_choice import ChoiceTask
+from prime_ext.verifiers.reasoning_gym import GymVerifier
 from prime_ext.verifiers.verdict import Verdict
 
 
@@ -47,6 +48,7 @@ _registered = [
     *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
     *_sources("math", "prime_ext/last_digit_chain"),
     *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
+    *_sources("reasoning_gym", "reasoning_gym/*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),
 ]
 _tasks: dict[str, Callable[..., TaskVerifier]] = {}
@@ -128,3 +130,4 @@ def _make_code(
 register_task("math", _make_math)
 register_task("code", _make_code)
 register_task("choice", ChoiceTask)
+register_task("reasoning_gym", GymVerifier)

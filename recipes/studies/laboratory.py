@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times and step labels."""
+"""Runs of studies in one process: the trainer of examples/minimal_prime.py with wrong labels, times and step labels.
 
+The task is chains, or a task of reasoning-gym for a pretrained model.
+"""
+
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import logging
+from transformers import AutoTokenizer, logging
 
-from examples.minimal_prime import ChainTask, Rollouts, Scores, Trainer, build_settings, write_start
+from examples.minimal_prime import ChainTask, Rollouts, Scores, TextTask, Trainer, build_settings, write_start
 from prime_ext.algorithms.prm_accuracy import pair_accuracy
 from prime_ext.config.checks import SettingsError
+from prime_ext.tasks.reasoning_gym import generate
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.rows import SourceError
+from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.verifiers.reasoning_gym import GymVerifier
 
 CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "gate", "step_auc")
 
@@ -30,10 +38,39 @@ def label_steps(task: ChainTask, rollouts: Rollouts) -> tuple[torch.Tensor, torc
     return label_BT, is_result_BT
 
 
-class StudyTrainer(Trainer):
-    """A trainer on chains; training, but not evaluation, sees the share ``flipped`` of the outcomes inverted."""
+class GymTask(TextTask):
+    """Problems of a task of reasoning-gym, with its parameters; the first 256 are held out.
 
-    flipped, seconds = 0.0, 0.0
+    Responses have at most ``limit`` tokens. A response that the scorer cannot judge counts as wrong.
+    """
+
+    held_out = 256
+
+    def __init__(self, model: str, reasoning_gym: str, limit: int, train: int = 2000):
+        problems = generate(reasoning_gym, self.held_out + train, seed=0)
+        rows = [([{"role": "user", "content": problem["question"]}], problem["gold"]) for problem in problems]
+        self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
+        self.encoder, self.limit = TextEncoder(AutoTokenizer.from_pretrained(model)), limit
+        self.pad = self.eos = self.encoder.tokenizer.eos_token_id
+        self.verifier = GymVerifier()
+
+    def verify(self, problems: Sequence[tuple[Any, str]], response_BT: torch.Tensor) -> torch.Tensor:
+        async def judge_all() -> list[float]:
+            texts = self.encoder.tokenizer.batch_decode(response_BT, skip_special_tokens=True)
+            pairs = zip(texts, problems, strict=True)
+            verdicts = await asyncio.gather(*(self.verifier.averify(text, gold) for text, (_, gold) in pairs))
+            return [verdict.score or 0.0 for verdict in verdicts]
+
+        return torch.tensor(asyncio.run(judge_all()))
+
+
+class StudyTrainer(Trainer):
+    """A trainer; training, but not evaluation, sees the share ``flipped`` of the outcomes inverted.
+
+    With ``shuffled`` the PRM learns from the outcomes of other responses, a control.
+    """
+
+    flipped, seconds, shuffled = 0.0, 0.0, False
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -48,7 +85,12 @@ class StudyTrainer(Trainer):
         return batch._replace(outcome_B=torch.where(flipped_B, 1 - batch.outcome_B, batch.outcome_B))
 
     def learn_and_score(self, batch: Rollouts) -> tuple[float, Scores]:
+        if self.shuffled:
+            order_B = torch.randperm(len(batch.outcome_B), generator=self.prm_rng)
+            batch = batch._replace(outcome_B=batch.outcome_B[order_B])
         gate, scores = super().learn_and_score(batch)
+        if not isinstance(self.task, ChainTask):
+            return gate, scores
         label_BT, is_result_BT = label_steps(self.task, batch)
         # The results of all steps as one group: the share of right ones that score above wrong ones.
         score_N, label_N = scores[0][is_result_BT], label_BT[is_result_BT]
@@ -58,10 +100,31 @@ class StudyTrainer(Trainer):
         return gate, scores
 
     def evaluate(self) -> dict[str, float | int]:
-        point = super().evaluate()
+        point = super().evaluate() | {"seconds": round(self.seconds, 3)}
+        if not isinstance(self.task, ChainTask):
+            return point
         label_BT, is_result_BT = label_steps(self.task, self.held_out)
-        steps = round(float(label_BT.sum() / is_result_BT.sum()), 4)
-        return point | {"seconds": round(self.seconds, 3), "step_accuracy": steps}
+        return point | {"step_accuracy": round(float(label_BT.sum() / is_result_BT.sum()), 4)}
+
+
+def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
+    """Return the task of a study and the folder of the model that all runs start from, which is trained for chains.
+
+    ``SettingsError``: a field of the task is unknown or wrong, or there is no model.
+    """
+    fields, start = dict(study["task"]), Path(study.get("model", folder / "start"))
+    fields.pop("flipped", None)
+    if "model" in study and not (start / "config.json").exists():
+        fetch = f"python -m recipes.pretrained.fetch --output-dir {start}"
+        raise SettingsError(f"model: there is no model in {start}; {fetch} gets one")
+    try:
+        task = GymTask(str(start), **fields) if "model" in study else ChainTask(**fields)
+    except (TypeError, SourceError) as error:
+        raise SettingsError(f"task: {error}") from error
+    if not start.exists():
+        print(f"{start}: training the start", flush=True)
+        write_start(task, start)
+    return task, start
 
 
 def run(
@@ -73,8 +136,11 @@ def run(
     name, key or value cannot work, or the run is there with other settings.
     """
     method = next((word for word in words if "=" not in word), name)
-    settings = build_settings(method, dict(word.split("=", 1) for word in words if "=" in word))
+    changes = dict(word.split("=", 1) for word in [*study.get("words", []), *words] if "=" in word)
+    shuffled = changes.pop("shuffled", "false") == "true"
+    settings = build_settings(method, changes)
     plan = {"task": study["task"], "budget": study["rollouts"], "seed": seed, "settings": settings}
+    plan |= {"shuffled": True} if shuffled else {}
     folder = output / study["name"]
     path = folder / f"{','.join([name, *sorted(word for word in words if '=' in word)])}_seed{seed}.json"
     if path.exists():
@@ -83,19 +149,17 @@ def run(
             raise SettingsError(f"{path} is a run with another {other[0]}; choose another --output")
         return known["curve"]
     logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    fields = dict(study["task"])
-    flipped = fields.pop("flipped", 0.0)
-    try:
-        task = ChainTask(**fields)
-    except TypeError as error:
-        raise SettingsError(f"task: {error}") from error
-    if not (folder / "start").exists():
-        print(f"{folder / 'start'}: training the start", flush=True)
-        write_start(task, folder / "start")
-    trainer = StudyTrainer(task, settings, seed, folder / "start")
-    trainer.flipped = flipped
-    points = list(trainer.train(study["rollouts"]))
+    if "model" not in study:
+        torch.set_num_threads(1)
+    task, start = make_task(study, folder)
+    trainer = StudyTrainer(task, settings, seed, start)
+    trainer.flipped, trainer.shuffled = study["task"].get("flipped", 0.0), shuffled
+    every = study["every"] * settings["rollout.prompts"] * settings["rollout.n"] if "every" in study else 160
+    points = []
+    for point in trainer.train(study["rollouts"], every):
+        points.append(point)
+        if "model" in study:
+            print(f"{path.stem}: {point}", flush=True)
     print(f"{path}: {points[-1]['accuracy']:.1%}", flush=True)
     curve = {key: [point.get(key) for point in points] for key in CURVE}
     write_json(path, plan | {"curve": {key: values for key, values in curve.items() if set(values) != {None}}})

@@ -8,8 +8,10 @@
 A study is a YAML file, by default one of ``recipes/studies``, with these keys:
 
 - ``task``, fields of examples/minimal_prime.py's task (and ``flipped``, a share of wrong outcomes), with a budget of
-  ``rollouts``; or ``through_verl`` with ``steps``, ``every`` (steps between evaluations), ``words`` of all runs and
-  ``options`` of the task;
+  ``rollouts`` and, for tuning, of ``tuning_rollouts``; or with ``model``, a folder, the task is ``reasoning_gym`` (a
+  name with parameters), the ``limit`` of a response in tokens, and the number of ``train`` problems;
+- or ``through_verl`` with ``steps`` and ``options`` of the task;
+- ``every`` (steps between evaluations) and ``words`` of all runs;
 - ``methods``: candidates by name, each a list of words. With a ``task`` a word is ``key=value`` or, where the name is
   not one, a method. Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several candidates: the one with
@@ -75,12 +77,15 @@ def run_study(study: Study, output: Path, only: Sequence[str] = ()) -> dict[str,
     work. ``SystemExit``: runs failed; with the end of their logs.
     """
     train = choose_trainer(study, output)
+    tune = train
+    if "tuning_rollouts" in study:
+        tune = choose_trainer({**study, "rollouts": study["tuning_rollouts"]}, output)
     methods: dict[str, dict[str, Any]] = {}
     for name in only or study["methods"]:
         candidates = study["methods"][name]
         scores = {}
         for words in candidates if len(candidates) > 1 else ():
-            curves = [train(name, words, seed)["curve"] for seed in study["tuning_seeds"]]
+            curves = [tune(name, words, seed)["curve"] for seed in study["tuning_seeds"]]
             scores[",".join(words)] = round(float(np.mean([mean_accuracy(curve) for curve in curves])), 4)
         chosen = max(candidates, key=lambda words: scores.get(",".join(words), 0.0))
         methods[name] = {"words": chosen, **({"tuning": scores} if scores else {}), "runs": {}}

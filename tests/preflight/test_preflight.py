@@ -399,6 +399,7 @@ FILES = [
     ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")}, "has no chat template"),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
+    ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), ""),
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),

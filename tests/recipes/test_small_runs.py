@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that two small recipes make before they train, and the recipe for verl's collection."""
+"""The data that a small recipe makes before it trains, and the recipe for verl's collection."""
 
-import asyncio
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +10,6 @@ import pyarrow.parquet as pq
 
 from prime_ext.config.compose import compose_config
 from prime_ext.doctor import SUPPORTED_VERL
-from prime_ext.verifiers.sources import make_task_verifier, source_of
-from recipes.pretrained.word_problems import SOURCE, word_problems, write_data
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "tests" / "data" / "fixtures" / "gsm8k"
@@ -45,20 +41,6 @@ def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
     assert [message["role"] for message in train[0]["prompt"]] == ["user"]
     assert train[0]["prompt"][0]["content"].endswith("\\boxed{Your answer}")
     assert run(tmp_path / "nowhere").returncode == 0
-
-
-def test_word_problems_are_right_and_judged_by_the_last_number(tmp_path):
-    problems = word_problems(500, seed=1)
-    assert len({problem.prompt for problem in problems}) == 500 and problems == word_problems(500, seed=1)
-    for question, answer in problems:
-        a, b = map(int, re.findall(r"\d+", question))
-        assert answer == (a * b if "boxes with" in question else a + b)
-    write_data(tmp_path, train=8, test=4)
-    gold = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]["reward_model"]["ground_truth"]
-    source = source_of(SOURCE)
-    for response, score in ((f"3 and 4 apples, so that is {gold}.", 1.0), (f"It is {gold}, not 99.", 0.0)):
-        verdict = make_task_verifier(source.task).averify(response, gold, **source.options)
-        assert asyncio.run(verdict).score == score
 
 
 def test_the_recipe_for_verls_collection_is_verls_command_with_settings_that_exist(tmp_path):

@@ -12,13 +12,16 @@ import yaml
 from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.verifiers.reasoning_gym import read_problem
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import laboratory, report, through_verl
 from recipes.studies.report import Arrival, Method, read_results, read_study, write_ratio, write_table
 from recipes.studies.run import main, run_study
+from recipes.tiny_model import write_model
 
 ROOT = Path(__file__).parents[2]
-STUDIES = sorted(path.stem for path in report.FOLDER.glob("*.yaml"))
+# The study of a pretrained model has not been run.
+STUDIES = sorted({path.stem for path in report.FOLDER.glob("*.yaml")} - {"pretrained"})
 PAGES = [*(ROOT / "docs" / "explanation" / "results").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
 
 
@@ -205,6 +208,30 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
             laboratory.run(study | other, "mine", words, 0, tmp_path)
     with pytest.raises(SettingsError, match="task: .*'lenght'"):
         laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)
+
+
+def test_a_model_learns_generated_problems_with_fields_of_its_study(tmp_path):
+    pytest.importorskip("reasoning_gym")
+    task = {"reasoning_gym": "gcd:max_value=99:extraction=lenient", "limit": 6, "train": 50}
+    study = {"name": "tiny", "model": str(tmp_path / "model"), "task": task, "rollouts": 16, "every": 1}
+    study["words"] = ["rollout.prompts=4", "rollout.n=2", "actor.mini_batches=1"]
+    words = ["distilled", "shuffled=true", "actor.lr=1e-3"]
+    with pytest.raises(SettingsError, match="there is no model in .*model; python -m recipes.pretrained.fetch"):
+        laboratory.run(study, "control", words, 0, tmp_path)
+    write_model(tmp_path / "model")
+    curve = laboratory.run(study, "control", words, 0, tmp_path)
+    assert curve["rollouts"] == [0, 8, 16] and curve == laboratory.run(study, "control", words, 0, tmp_path)
+    assert curve["seconds"][0] == 0 < curve["seconds"][1] and "step_accuracy" not in curve
+    made = laboratory.GymTask(study["model"], **task)
+    for held_out, count in ((True, 256), (False, 50)):
+        problems = made.draw(999, torch.Generator().manual_seed(0), held_out)
+        texts = [f"{read_problem(gold)['answer']}." for _, gold in problems]
+        response_BT = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(made.encoder.tokenizer(text)["input_ids"]) for text in texts], True, made.pad
+        )
+        assert len(problems) == count and made.verify(problems, response_BT).tolist() == [1.0] * count
+    with pytest.raises(SettingsError, match="task: unknown key gcd.max_valeu; did you mean max_value?"):
+        laboratory.run(study | {"task": task | {"reasoning_gym": "gcd:max_valeu=9"}}, "mine", words, 0, tmp_path)
 
 
 def test_steps_are_labeled_by_the_value_before_them():

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems of reasoning-gym in verl's RL schema; the scorers of their tasks judge responses.
+
+    python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 --output-dir data/chain_sum
+    python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 --output-dir data/mix
+
+Needs the extra ``reasoning_gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is for all tasks,
+``TASK.NAME=VALUE`` for one. Parameters are those of the library, ``threshold``, the least score that makes an answer
+right (1), and ``extraction``, the style in which responses state answers (boxed; gsm8k, lenient).
+
+Writes ``train.parquet`` and ``test.parquet``, which share no problem; the same command writes the same bytes. Then
+checks them as ``data_preprocessing.validate`` does. Exits with 2 and one line when nothing can be written.
+"""
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_preprocessing import validate
+from data_preprocessing.command import build_parser, positive, program, unfinished
+from prime_ext.tasks.reasoning_gym import PREFIX, generate, read_task
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter, refuse_leftovers, rl_row
+from prime_ext.tasks.task_file import load_task
+from prime_ext.utils.rows import SourceError
+
+
+def read_weights(words: Sequence[str]) -> dict[str, float]:
+    """Return the weight of each ``TASK`` (1) or ``TASK=WEIGHT``. ``SourceError``: it is not positive, or twice."""
+    weights: dict[str, float] = {}
+    for word in words:
+        task, equals, weight = word.partition("=")
+        try:
+            number = float(weight) if equals else 1.0
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf") or task in weights:
+            raise SourceError(f"{word} must be TASK or TASK=WEIGHT, with a positive weight, and each task once")
+        weights[task] = number
+    return weights
+
+
+def add_parameters(tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """Return tasks with the parameters of ``--set``. ``SourceError``: one is unknown or wrong, or of no task."""
+    named = {task: task for task in tasks}
+    for setting in settings:
+        owner, dot, _ = setting.partition("=")[0].rpartition(".")
+        if dot and owner not in named:
+            raise SourceError(f"--set {setting}: {owner} is not one of the tasks {', '.join(tasks)}")
+        for task in [owner] if dot else tasks:
+            named[task] += f":{setting.removeprefix(owner + dot)}"
+    for text in named.values():
+        read_task(text)
+    return [*named.values()]
+
+
+def share(total: int, weights: Sequence[float]) -> list[int]:
+    """Divide rows by weights; the shares add up to ``total``."""
+    ends = [round(total * sum(weights[:n]) / sum(weights)) for n in range(len(weights) + 1)]
+    return [end - start for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def make_rows(text: str, counts: Mapping[str, int], prompt: str, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """Return rows of one task by split, without their index; ``counts`` are of each split."""
+    task, problems = load_task(PREFIX + text), generate(text, sum(counts.values()), seed)
+    if prompt not in task.prompts:
+        raise SourceError(f"{task.name} has no prompt {prompt!r}; it has {', '.join(task.prompts)}")
+    made = {}
+    for split, count in counts.items():
+        read = [task.problem(next(problems)) for _ in range(count)]
+        made[split] = [
+            rl_row(task.data_source, task.messages(one, prompt), task.ability, one.gold, {"split": split})
+            for one in read
+        ]
+    return made
+
+
+def run(options: Any) -> list[Path]:
+    """Write both files or none; return their paths."""
+    weights = read_weights(options.tasks)
+    texts = add_parameters([*weights], options.set)
+    sizes = {"test": options.test_size, "train": options.size}
+    shares = {split: share(size, [*weights.values()]) for split, size in sizes.items()}
+    rows: dict[str, list[dict[str, Any]]] = {split: [] for split in sizes}
+    for number, text in enumerate(texts):
+        counts = {split: shares[split][number] for split in sizes}
+        for split, made in make_rows(text, counts, options.prompt, options.seed).items():
+            rows[split] += made
+    refuse_leftovers(options.output_dir, list(sizes))
+    with unfinished(options.output_dir) as hidden:
+        for split, made in rows.items():
+            random.Random(options.seed).shuffle(made)
+            with RowWriter(hidden / f"{split}.parquet", MATH_SCHEMA) as writer:
+                for index, row in enumerate(made):
+                    writer.write({**row, "extra_info": {**row["extra_info"], "index": index}})
+    return [options.output_dir / f"{split}.parquet" for split in ("train", "test")]
+
+
+@program("reasoning_gym")
+def main(words: Sequence[str] | None = None) -> int:
+    top = build_parser("reasoning_gym", __doc__)
+    top.add_argument("tasks", nargs="+", metavar="TASK[=WEIGHT]")
+    top.add_argument("--set", nargs="+", action="extend", default=[], metavar="[TASK.]NAME=VALUE")
+    top.add_argument("--size", type=positive, default=2000, help="training problems (default: 2000)")
+    top.add_argument("--test-size", type=positive, default=256, help="held-out problems (default: 256)")
+    top.add_argument("--seed", type=int, default=0)
+    about = "default asks for a box; question has the question alone"
+    top.add_argument("--prompt", default="default", help=about)
+    top.add_argument("--output-dir", type=Path, required=True)
+    return validate.main([*map(str, run(top.parse_args(words)))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

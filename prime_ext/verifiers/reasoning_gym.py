@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers to problems of reasoning-gym, scored by their task in a killable worker.
+
+A gold answer is a Python literal: ``task``, its ``parameters``, ``answer``, ``metadata``. Some scorers call ``eval`` or
+sympy's parser, which evaluates Python, on an answer: in the workers the first reads literals, the second formulas only.
+"""
+
+import ast
+import asyncio
+import functools
+import re
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+from prime_ext.utils.rows import SourceError
+from prime_ext.verifiers.math.complexity_limits import refusal
+from prime_ext.verifiers.math.extraction import extract
+from prime_ext.verifiers.verdict import Verdict, correct, grader_failed, no_answer, wrong
+from prime_ext.verifiers.worker_pool import Failure, WorkerPool
+
+# Parameters of every task that are not the library's.
+OF_VERIFIER = ("threshold", "extraction")
+_FUNCTIONS = {*"pi sqrt exp log ln Abs sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()}
+# Other characters, a call of a letter, or a tower of powers.
+_NO_FORMULA = re.compile(r"[^\w\s.,+\-*/^()]|\b[a-zA-Z]\s*\(|\*\*\s*[+-]?\s*[\w.]+\s*\*\*")
+
+
+def require() -> None:
+    """Raise ``SourceError``: the library is not installed."""
+    if find_spec("reasoning_gym") is None:
+        raise SourceError("reasoning-gym is not installed: pip install -e '.[reasoning_gym]'")
+
+
+def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:
+    """Return the data set of a task; ``parameters`` is a literal. Raises whatever the library raises."""
+    from reasoning_gym.factory import create_dataset
+
+    own = {key: value for key, value in ast.literal_eval(parameters).items() if key not in OF_VERIFIER}
+    return create_dataset(task, seed=seed, size=size, **own)
+
+
+# For scores only, as drawing a problem may change a data set.
+_scorer = functools.lru_cache(maxsize=64)(make_dataset)
+
+
+def read_problem(gold: str) -> dict[str, Any]:
+    """Read a gold answer. ``ValueError``: it is not a problem of reasoning-gym."""
+    try:
+        problem = ast.literal_eval(gold)
+        return {key: problem[key] for key in ("task", "parameters", "answer", "metadata")}
+    except (SyntaxError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"the gold answer is not a problem of reasoning-gym: {gold[:60]!r}") from error
+
+
+def is_formula(text: str) -> bool:
+    """Return whether sympy may parse a text: numbers, letters, arithmetic and elementary functions of bounded size."""
+    words = {*re.findall(r"[^\W\d]\w+", text)} - _FUNCTIONS
+    return not (words or _NO_FORMULA.search(text) or refusal(text.replace("**", "^")))
+
+
+def may_read(answer: str, dataset: Any) -> bool:
+    """Return whether a scorer may read an answer; one that parses it with sympy, which runs Python, reads formulas."""
+    return "parse_expr" not in dataset.score_answer.__code__.co_names or is_formula(answer)
+
+
+def can_state(answer: str, dataset: Any) -> bool:
+    """Return whether a box can hold a gold answer, and the scorer may read it."""
+    return extract(f"\\boxed{{{answer}}}").answer == answer.strip() and may_read(answer, dataset)
+
+
+def judge(response: str, gold: str) -> Verdict:
+    """Return the verdict on a response, in a worker."""
+    started = time.perf_counter()
+    problem = read_problem(gold)
+    found = extract(response, problem["parameters"]["extraction"])
+    if found.answer is None:
+        return no_answer(time.perf_counter() - started, found.rule)
+    dataset = _scorer(problem["task"], repr(problem["parameters"]))
+    if not may_read(found.answer, dataset):
+        return wrong(found.answer, time.perf_counter() - started, "not a formula, or too complex")
+    score = dataset.score_answer(found.answer, problem)
+    verdict = correct if score >= problem["parameters"]["threshold"] else wrong
+    return verdict(found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}")
+
+
+def warm_up() -> None:
+    """Import the library in a worker, where its ``eval`` of an answer reads literals only."""
+    from reasoning_gym.factory import DATASETS
+
+    for kind, _ in DATASETS.values():
+        if "eval" in kind.score_answer.__code__.co_names:
+            vars(sys.modules[kind.__module__])["eval"] = ast.literal_eval
+
+
+class GymVerifier:
+    """Verifies answers to problems of reasoning-gym; ``seconds`` limit the scorer for one answer."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        require()
+        self._pool = WorkerPool(time_limit=seconds, warm_up=f"{__name__}:warm_up")
+
+    async def averify(self, response: str, gold: str) -> Verdict:
+        """Return the verdict on a response. A scorer that fails or is late leaves it undecided."""
+        result = await asyncio.wrap_future(self._pool.submit(judge, response, gold))
+        if isinstance(result, Failure):
+            return grader_failed(result.outcome, None, 0.0, result.detail)
+        return result
