@@ -20,7 +20,7 @@ import psutil
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.config.asynchronous import rollout_ranks
+from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import forward_tokens
@@ -29,8 +29,11 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.prm.frozen_layers import number_of_layers
 
 GIB = 2**30
-# Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
-PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
+# Interpreter, libraries, and on a GPU the context of CUDA, NCCL's buffers, and what vLLM keeps asleep (1 to 4 GiB of its
+# own context and CUDA graphs, reckoned as 2.5); not measured on GPUs.
+PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
+# From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
+HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
 DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 # An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
@@ -139,10 +142,12 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     cpu = config.trainer.device == "cpu"
     process = PROCESS_BYTES["cpu" if cpu else "cuda"]
     idle, generates = sum(part["idle"] for part in memory.values()), sum(rollout.values())
-    phases = {"rollout": {"process": process, "models that wait": idle, "rollout engine": generates}}
+    phases = {}
+    if trainers_generate(config):
+        phases["rollout"] = {"process": process, "models that wait": idle, "rollout engine": generates}
     for name, part in memory.items():
         phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
-        if not config.actor_rollout_ref.rollout.free_cache_engine:
+        if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
     phases["policy"]["targets of its loss"] = _target_bytes(config, engines)
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
@@ -154,8 +159,8 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
     # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
-    flops *= min(mean_tokens or longest, longest) / longest
-    devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    share, devices = min(mean_tokens or longest, longest) / longest, engines["policy"].devices
+    copied = sum(_host_bytes(engine, rollouts * longest * share) for engine in engines.values())
     facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
@@ -167,6 +172,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "tokens per micro-batch and device": {name: engine.tokens for name, engine in engines.items()},
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
+        "GiB of a checkpoint": round(sum(checkpoint_bytes(engine) for engine in engines.values()) / GIB, 3),
     }
     return {
         "facts": facts,
@@ -174,7 +180,12 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "rollout": rollout,
         "phases": phases,
         "peak": {"phase": highest, "bytes": peaks[highest]},
-        "seconds": {} if cpu else {name: flops / (devices * DEVICES[name] * UTILIZATION) for name in DEVICES},
+        "seconds": {}
+        if cpu
+        else {
+            name: flops * share / (devices * DEVICES[name] * UTILIZATION) + copied / HOST_BYTES_PER_SECOND
+            for name in DEVICES
+        },
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,
         "warnings": warnings,
@@ -201,7 +212,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     if "prime" in config and config.prime.anchor.kind != "none":
         # An average of the policy's weights, towards which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
-        engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
+        engines["policy average"] = replace(engine, forwards=epochs, is_target=True, is_average=True)
     if not prm or not prm.enable:
         return engines
     engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
@@ -244,6 +255,19 @@ def _plan_rollout(
             few = f"{cache / GIB:.1f} GiB for its cache, less than one sequence needs"
             warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
     return {"weights": weights, "cache": cache}, warnings
+
+
+def checkpoint_bytes(engine: Engine) -> int:
+    """Return what a checkpoint holds of a model over all devices: weights, and Adam's states of those trained."""
+    if not engine.trained and not engine.is_average:
+        return 0
+    return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
+
+
+def _host_bytes(engine: Engine, tokens: float) -> float:
+    """Return the bytes that come to a device in the passes of a step over ``tokens`` tokens of all devices."""
+    passes = engine.forwards * tokens / engine.devices / engine.tokens if engine.stays_on_host else 0.0
+    return passes * engine.shape.weights * engine.weight_bytes / engine.shards
 
 
 def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:

@@ -33,6 +33,7 @@ exec bash "$RUN" \
     trainer.v1.trainer_mode=prime_separate_async \
     trainer.v1.separate_async.num_warmup_batches="${WARMUP_BATCHES:-1}" \
     actor_rollout_ref.hybrid_engine=false \
+    actor_rollout_ref.actor.fsdp_config.{param,optimizer}_offload=false \
     algorithm.rollout_correction.rollout_is=token \
     algorithm.rollout_correction.rollout_is_threshold=2.0 \
     trainer.experiment_name=eurus2_7b_separate_async \

@@ -332,6 +332,8 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
 
 # ---- files ---------------------------------------------------------------------------------------------------------
 
+TEMPLATE_OF_RECIPE = Path(__file__).parents[2] / "recipes" / "pspo_wrs" / "question_answer.jinja"
+OWN_TEMPLATE = {"actor_rollout_ref.model.custom_chat_template": TEMPLATE_OF_RECIPE.read_text().strip()}
 DAPO = {"reward.reward_manager.name": "dapo"}
 
 
@@ -396,7 +398,21 @@ FILES = [
         lambda path: {**train_on(path), "trainer.total_epochs": 2, "trainer.total_training_steps": 7},
         "trainer.total_epochs=2 over 32 prompts ends after step 4; set trainer.total_epochs=4",
     ),
-    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")}, "has no chat template"),
+    (
+        "cpu",
+        lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")},
+        "has no chat template; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/",
+    ),
+    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model"), **OWN_TEMPLATE}, ""),
+    (
+        "cpu",
+        lambda path: {
+            **long_prompts(path),
+            "actor_rollout_ref.model.path": without_template(path.with_suffix("")),
+            **OWN_TEMPLATE,
+        },
+        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to ",
+    ),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
     # Restatements are found only where the prompt is known.
