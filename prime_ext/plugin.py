@@ -42,7 +42,7 @@ def _join_turns_without_missing_tokens(module: ModuleType) -> None:
         except ValueError as error:
             if "required token" not in str(error):
                 raise
-            return create(tokenizer, **{**options, "model_family": "default"})
+        return create(tokenizer, **{**options, "model_family": "default"})
 
     module.create_continuous_token_builder = create_continuous_token_builder  # type: ignore[attr-defined]
 

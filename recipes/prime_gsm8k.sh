@@ -4,6 +4,7 @@
 #
 #   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
 #
+# hf download MODEL first: workers that wait for one that downloads give up after half an hour.
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the CPU with a small
 # batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead, SHRINK=1 makes two steps with a tiny untrained
 # model on the CPU. Run again after an interruption, it resumes from the last checkpoint.

@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from torch.distributed.distributed_c10d import Backend, _get_default_timeout
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
@@ -52,6 +54,11 @@ def test_the_critic_takes_a_key_that_its_settings_lack():
         assert "ppo_infer_max_token_len_per_gpu:" not in path.read_text()
     lines = (VERL / "trainer/ppo/v1/trainer_base.py").read_text()
     assert "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu" in lines
+
+
+def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
+    assert not [path for path in VERL.rglob("*.py") if ".nccl_timeout" in path.read_text()]
+    assert _get_default_timeout(Backend("cpu:gloo,cuda:nccl")) == timedelta(minutes=30)
 
 
 def in_plain_verl(script, modules=""):

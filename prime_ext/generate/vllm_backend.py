@@ -124,7 +124,7 @@ async def _engine(arguments: dict[str, Any]) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    # All requests are there from the start: the limits of vLLM's class for that, 16,384 tokens and 1,024 rows on an H100.
+    # With the limits that vLLM has for requests that are all there: 16,384 tokens and 1,024 rows on an H100.
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 

@@ -125,8 +125,6 @@ class Engine:
     forwards: float = 1  # passes without gradients over the tokens of a step
     updates: float = 0  # training passes over them
     is_target: bool = False  # of the policy's loss
-    is_average: bool = False  # of the policy's weights, in checkpoints though it is not trained
-    devices: int = 1
 
 
 def read_engine(
@@ -152,7 +150,6 @@ def read_engine(
         weight_bytes=DTYPE_BYTES[engine.model_dtype or "fp32"],
         # verl's mixed precision is bf16 by default.
         compute_bytes=DTYPE_BYTES[(engine.get("mixed_precision") or {}).get("param_dtype", "bf16")],
-        devices=devices,
         shards=min(group, devices) if group >= 0 else devices,
         tokens=_micro_batch_tokens(batches, longest, engine.get("ulysses_sequence_parallel_size", 1) or 1),
         recompute=bool(model.enable_gradient_checkpointing),

@@ -29,8 +29,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.prm.frozen_layers import number_of_layers
 
 GIB = 2**30
-# Interpreter, libraries, and on a GPU the context of CUDA, NCCL's buffers, and what vLLM keeps asleep (1 to 4 GiB of its
-# own context and CUDA graphs, reckoned as 2.5); not measured on GPUs.
+# Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
 # From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
 HOST_BYTES_PER_SECOND = 25e9
@@ -159,8 +158,13 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
     # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
-    share, devices = min(mean_tokens or longest, longest) / longest, engines["policy"].devices
-    copied = sum(_host_bytes(engine, rollouts * longest * share) for engine in engines.values())
+    devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    hosted = [each for each in engines.values() if each.stays_on_host]
+    copied = sum(each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards for each in hosted)
+    copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
+    share = min(mean_tokens or longest, longest) / longest
+    seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
+    saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
     facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
@@ -172,7 +176,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "tokens per micro-batch and device": {name: engine.tokens for name, engine in engines.items()},
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
-        "GiB of a checkpoint": round(sum(checkpoint_bytes(engine) for engine in engines.values()) / GIB, 3),
+        "GiB of a checkpoint": round(sum(saved) / GIB, 3),
     }
     return {
         "facts": facts,
@@ -180,12 +184,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "rollout": rollout,
         "phases": phases,
         "peak": {"phase": highest, "bytes": peaks[highest]},
-        "seconds": {}
-        if cpu
-        else {
-            name: flops * share / (devices * DEVICES[name] * UTILIZATION) + copied / HOST_BYTES_PER_SECOND
-            for name in DEVICES
-        },
+        "seconds": {} if cpu else seconds,
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,
         "warnings": warnings,
@@ -212,7 +211,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     if "prime" in config and config.prime.anchor.kind != "none":
         # An average of the policy's weights, towards which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
-        engines["policy average"] = replace(engine, forwards=epochs, is_target=True, is_average=True)
+        engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
     if not prm or not prm.enable:
         return engines
     engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
@@ -258,16 +257,8 @@ def _plan_rollout(
 
 
 def checkpoint_bytes(engine: Engine) -> int:
-    """Return what a checkpoint holds of a model over all devices: weights, and Adam's states of those trained."""
-    if not engine.trained and not engine.is_average:
-        return 0
+    """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of those trained."""
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
-
-
-def _host_bytes(engine: Engine, tokens: float) -> float:
-    """Return the bytes that come to a device in the passes of a step over ``tokens`` tokens of all devices."""
-    passes = engine.forwards * tokens / engine.devices / engine.tokens if engine.stays_on_host else 0.0
-    return passes * engine.shape.weights * engine.weight_bytes / engine.shards
 
 
 def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:

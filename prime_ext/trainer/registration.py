@@ -2,9 +2,9 @@
 """The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's modes."""
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, MutableMapping
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
@@ -64,28 +64,22 @@ class _WithoutFlush(logging.LoggerAdapter):
 
 
 def _meet(build: Callable[..., None], *arguments: Any) -> None:
-    """Let trainers and servers join the group through which weights go, for which verl would wait without end.
-
-    Raises RuntimeError: they did not within ``MEETING_SECONDS``.
-    """
-    ended: queue.Queue[BaseException | None] = queue.Queue()
+    """Join trainers and servers in the group through which weights go; verl would wait for it without end."""
+    joined: Future[None] = Future()
 
     def run() -> None:
         try:
-            ended.put(build(*arguments))
-        except BaseException as error:
-            ended.put(error)
+            joined.set_result(build(*arguments))
+        except Exception as error:
+            joined.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        error = ended.get(timeout=MEETING_SECONDS)
-    except queue.Empty:
+    if not wait([joined], MEETING_SECONDS).done:
         raise RuntimeError(
             f"trainers and rollout servers have not met within {MEETING_SECONDS} s to exchange weights (NCCL, "
             "actor_rollout_ref.rollout.checkpoint_engine); start again, and see NCCL_DEBUG=INFO if it comes back"
-        ) from None
-    if error is not None:
-        raise error
+        )
+    joined.result()
 
 
 class _SeparateAsync(PPOTrainerSeparateAsync):
@@ -99,9 +93,8 @@ class _SeparateAsync(PPOTrainerSeparateAsync):
         finally:
             trainer_separate_async.logger = logger
 
-        self.standalone_checkpoint_manager.build_process_group = partial(
-            _meet, self.standalone_checkpoint_manager.build_process_group
-        )
+        manager = self.standalone_checkpoint_manager
+        manager.build_process_group = partial(_meet, manager.build_process_group)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()

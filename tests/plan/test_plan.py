@@ -217,9 +217,12 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
 
 
 def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
-    weights, average = read_shape("model", str(models["untied"])).weights, {"prime.anchor.kind": "ema"}
+    weights, average = (
+        read_shape("model", str(models["untied"])).weights,
+        {"prime.anchor.kind": "ema", "prm.reference": "policy"},
+    )
     plain, averaged, narrow = (
-        planned({"prime.anchor.kind": "none"}),
+        planned(average | {"prime.anchor.kind": "none"}),
         planned(average),
         planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
     )

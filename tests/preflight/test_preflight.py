@@ -213,6 +213,7 @@ PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engin
 FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
+    ("gpu", {**EIGHT, "actor_rollout_ref.model.lora_rank": 8, f"{ROLLOUT}.load_format": "safetensors"}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
     ("cpu", LOOP),
@@ -294,6 +295,8 @@ REFUSED = [
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
     ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
+    # An embedding of 2 GiB would not go through verl's first transfer.
+    ("gpu", {**EIGHT, "actor_rollout_ref.model.lora_rank": 8}, f"{ROLLOUT}.load_format=dummy leaves the model below a"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {ARGUMENTS: {"modules": "my_module"}}, "modules='my_module' must be a list, as in [my_module]"),
