@@ -5,7 +5,7 @@
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 
-SUITE_KNOBS="TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL SYSTEM_PROMPT PYTHON"
+SUITE_KNOBS="TASKS DATA OUTPUT_DIR DECODING BACKEND TENSOR_PARALLEL DATA_PARALLEL SYSTEM_PROMPT PYTHON"
 
 # evaluate_suite NAME TABLE MODEL OPTIONS...: run the tasks, print the paper's table, say where everything is; exits.
 # NAME is the recipe's; TABLE that of eval.report.
@@ -23,8 +23,13 @@ evaluate_suite() {
     OUTPUT_DIR=${OUTPUT_DIR:-outputs/eval/$name/$(basename "$model")-$DECODING}
     # Folder with the benchmarks' files; empty: from the hub.
     [[ -z "${DATA:-}" ]] || options+=(--data "$DATA")
-    # GPUs that share one copy of the model; means nothing to the other backends.
-    [[ "$BACKEND" != vllm ]] || options+=(--tensor-parallel "${TENSOR_PARALLEL:-1}")
+    # GPUs that share one copy of the model, and copies, by default as many as there are GPUs for; of vLLM only.
+    if [[ "$BACKEND" == vllm ]]; then
+        local gpus tensor=${TENSOR_PARALLEL:-1}
+        gpus=$({ nvidia-smi --list-gpus 2> /dev/null || true; } | wc -l)
+        [[ -z "${CUDA_VISIBLE_DEVICES:-}" ]] || gpus=$(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | wc -l)
+        options+=(--tensor-parallel "$tensor" --data-parallel "${DATA_PARALLEL:-$((gpus >= tensor ? gpus / tensor : 1))}")
+    fi
 
     export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
     set -x

@@ -38,6 +38,19 @@ launch() {
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
 }
 
+# template SECTION MODEL: set TEMPLATE to the override that gives a model a chat template, from the file CHAT_TEMPLATE, which is
+# needed where the model has none; of the Abel models, which are older than such templates, that beside PSPO-WRS's recipes.
+template() {
+    local default= quoted
+    TEMPLATE=()
+    ! shrink || return 0
+    [[ "$2" != *Abel* ]] || default=$PROJECT_ROOT/recipes/pspo_wrs/question_answer.jinja
+    CHAT_TEMPLATE=${CHAT_TEMPLATE-$default}
+    [[ -n "$CHAT_TEMPLATE" ]] || return 0
+    quoted=$(< "$CHAT_TEMPLATE")
+    TEMPLATE=("$1.custom_chat_template='${quoted//\'/\\\'}'")
+}
+
 # plan CONFIG ARGUMENTS...: replace this shell by the plan of a run.
 plan() {
     exec "$PYTHON" -m prime_ext.doctor --plan --config-name "$1" --device-memory "${DEVICE_MEMORY:-80}" \

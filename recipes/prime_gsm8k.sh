@@ -4,6 +4,7 @@
 #
 #   bash recipes/prime_gsm8k.sh MODEL_PATH [verl overrides ...]
 #
+# hf download MODEL first: workers that wait for one that downloads give up after half an hour.
 # On a node with GPUs the defaults train with FSDP and vLLM. DEVICE=cpu runs the same recipe on the CPU with a small
 # batch, to try it out. DRY_RUN=1 prints memory, time and disk space instead, SHRINK=1 makes two steps with a tiny untrained
 # model on the CPU. Run again after an interruption, it resumes from the last checkpoint.
@@ -13,7 +14,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
 begin 1 "DEVICE OUTPUT_DIR GSM8K_DIR N_GPUS TRAIN_BATCH MINI_BATCH N_ROLLOUTS MAX_PROMPT MAX_RESPONSE POLICY_LR PRM_LR
-    BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) $RUN_KNOBS" "$@"
+    BETA EPOCHS STEPS SAVE_FREQ TEST_FREQ KEEP TOKENS_PER_GPU ROLLOUT_MEMORY OFFLOAD (GPUs only) $RUN_KNOBS" "$@"
 MODEL_PATH=$1
 shift
 
@@ -45,10 +46,12 @@ else
     TRAIN_BATCH=${TRAIN_BATCH:-256}
     MINI_BATCH=${MINI_BATCH:-64}
     MAX_RESPONSE=${MAX_RESPONSE:-1024}
+    # Eight GPUs or more hold the states of a small model; with fewer, or a larger one, they wait on the host.
+    OFFLOAD=${OFFLOAD:-$([[ "$N_GPUS" -ge 8 && "$MODEL_PATH" == *0.5[Bb]* ]] && echo false || echo true)}
     DEVICE_OVERRIDES=(
         actor_rollout_ref.actor.use_dynamic_bsz=true
-        actor_rollout_ref.actor.fsdp_config.param_offload="${OFFLOAD:-true}"
-        actor_rollout_ref.actor.fsdp_config.optimizer_offload="${OFFLOAD:-true}"
+        actor_rollout_ref.actor.fsdp_config.param_offload="$OFFLOAD"
+        actor_rollout_ref.actor.fsdp_config.optimizer_offload="$OFFLOAD"
         actor_rollout_ref.rollout.name=vllm
         actor_rollout_ref.rollout.tensor_model_parallel_size=1
         actor_rollout_ref.rollout.gpu_memory_utilization="${ROLLOUT_MEMORY:-0.6}"
@@ -61,6 +64,8 @@ POLICY_LR=${POLICY_LR:-1e-6}
 PRM_LR=${PRM_LR:-1e-6}
 SAVE_FREQ=${SAVE_FREQ:-20}
 TEST_FREQ=${TEST_FREQ:-20}
+# Checkpoints; null keeps all.
+KEEP=${KEEP:-2}
 
 # shellcheck source=recipes/launch.sh
 source "$PROJECT_ROOT/recipes/launch.sh"
@@ -99,6 +104,7 @@ launch "$CONFIG" \
     trainer.total_training_steps="$STEPS" \
     trainer.save_freq="$SAVE_FREQ" \
     trainer.test_freq="$TEST_FREQ" \
+    trainer.max_actor_ckpt_to_keep="$KEEP" \
     trainer.default_local_dir="$OUTPUT_DIR/checkpoints" \
     "${DEVICE_OVERRIDES[@]}" \
     "$@"

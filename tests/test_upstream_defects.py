@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from torch.distributed.distributed_c10d import Backend, _get_default_timeout
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
@@ -54,11 +56,17 @@ def test_the_critic_takes_a_key_that_its_settings_lack():
     assert "critic_cfg.engine.max_token_len_per_gpu = critic_cfg.ppo_infer_max_token_len_per_gpu" in lines
 
 
-def in_plain_verl(script):
-    """Run it without the plug-in, which mends things."""
-    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": ""}
+def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
+    assert not [path for path in VERL.rglob("*.py") if ".nccl_timeout" in path.read_text()]
+    assert _get_default_timeout(Backend("cpu:gloo,cuda:nccl")) == timedelta(minutes=30)
+
+
+def in_plain_verl(script, modules=""):
+    """Run it without the plug-in, which mends things, unless it is given; returns the last line that it prints."""
+    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": modules}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 FUSED = """
@@ -82,6 +90,24 @@ AutoModelForTokenClassification.from_pretrained = lambda **given: asked.update(g
 load_valuehead_model("nowhere", None, LlamaConfig(attn_implementation="sdpa"), False)
 assert asked["attn_implementation"] == "flash_attention_2"
 """
+
+
+JOINED = """
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+from verl.experimental.agent_loop import agent_loop
+words = {"\\n": 0, "a": 1}
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words)))
+try:
+    print(type(agent_loop.create_continuous_token_builder(tokenizer, hf_model_type="qwen2")).__name__)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model():
+    assert in_plain_verl(JOINED) == "Tokenizer does not define required token '<|im_end|>'"
+    assert in_plain_verl(JOINED, "prime_ext.plugin") == "ContinuousTokenBuilder"
 
 
 def test_fused_kernels_of_one_model_take_the_logits_of_another():

@@ -2,8 +2,10 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
+from importlib.metadata import version
 
 from omegaconf import DictConfig
+from packaging.version import Version
 
 from prime_ext.config.checks import Count, wrong_values
 
@@ -32,6 +34,20 @@ def rollout_ranks(config: DictConfig) -> int:
     if base_mode(config) != "separate_async":
         return 0
     return config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node
+
+
+def trainers_generate(config: DictConfig) -> bool:
+    """Return whether rollout servers sit on the trainer's devices, too.
+
+    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
+    """
+    if base_mode(config) != "separate_async":
+        return True
+    hybrid, switch = (
+        config.actor_rollout_ref.get("hybrid_engine", True),
+        config.trainer.v1.separate_async.hybrid_rollout,
+    )
+    return bool(hybrid and (switch.enable_switch or Version(version("verl")) <= Version("0.9.1")))
 
 
 def check_async(config: DictConfig) -> Iterable[str]:

@@ -20,7 +20,7 @@ import psutil
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.config.asynchronous import rollout_ranks
+from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
 from prime_ext.config.settings import forward_tokens
@@ -29,8 +29,10 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.prm.frozen_layers import number_of_layers
 
 GIB = 2**30
-# Interpreter, libraries, and on a GPU the context of CUDA and NCCL; not measured on GPUs.
-PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 1.5 * GIB}
+# Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
+PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
+# From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
+HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
 DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 # An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
@@ -139,10 +141,12 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     cpu = config.trainer.device == "cpu"
     process = PROCESS_BYTES["cpu" if cpu else "cuda"]
     idle, generates = sum(part["idle"] for part in memory.values()), sum(rollout.values())
-    phases = {"rollout": {"process": process, "models that wait": idle, "rollout engine": generates}}
+    phases = {}
+    if trainers_generate(config):
+        phases["rollout"] = {"process": process, "models that wait": idle, "rollout engine": generates}
     for name, part in memory.items():
         phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
-        if not config.actor_rollout_ref.rollout.free_cache_engine:
+        if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
     phases["policy"]["targets of its loss"] = _target_bytes(config, engines)
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
@@ -154,8 +158,13 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
     # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
-    flops *= min(mean_tokens or longest, longest) / longest
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    hosted = [each for each in engines.values() if each.stays_on_host]
+    copied = sum(each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards for each in hosted)
+    copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
+    share = min(mean_tokens or longest, longest) / longest
+    seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
+    saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
     facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
@@ -167,6 +176,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "tokens per micro-batch and device": {name: engine.tokens for name, engine in engines.items()},
         "parameters": {name: engine.shape.weights for name, engine in engines.items()},
         "trained parameters": {name: engine.trained for name, engine in engines.items()},
+        "GiB of a checkpoint": round(sum(saved) / GIB, 3),
     }
     return {
         "facts": facts,
@@ -174,7 +184,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "rollout": rollout,
         "phases": phases,
         "peak": {"phase": highest, "bytes": peaks[highest]},
-        "seconds": {} if cpu else {name: flops / (devices * DEVICES[name] * UTILIZATION) for name in DEVICES},
+        "seconds": {} if cpu else seconds,
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,
         "warnings": warnings,
@@ -244,6 +254,11 @@ def _plan_rollout(
             few = f"{cache / GIB:.1f} GiB for its cache, less than one sequence needs"
             warnings = [f"{key} leaves {few}; raise it or tensor_model_parallel_size"]
     return {"weights": weights, "cache": cache}, warnings
+
+
+def checkpoint_bytes(engine: Engine) -> int:
+    """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of those trained."""
+    return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
 
 
 def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:

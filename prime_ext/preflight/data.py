@@ -27,7 +27,8 @@ def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any
     try:
         measure = _prompt_measure(config)
     except SourceError as error:
-        yield f"actor_rollout_ref.model: {error}"
+        own = "; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh does"
+        yield f"actor_rollout_ref.model: {error}{own if 'chat template' in str(error) else ''}"
         measure = None
     for key in (TRAIN_FILES, "data.val_files"):
         files = OmegaConf.select(config, key)
@@ -62,9 +63,10 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
     """
     model, data = config.actor_rollout_ref.model, config.data
     folder = Path(model.get("tokenizer_path") or model.path or "").expanduser()
-    if not has_tokenizer(folder) or model.get("custom_chat_template"):
+    if not has_tokenizer(folder):
         return None
-    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code)
+    own = {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
+    tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **own)
     options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
     overheads: dict[tuple[str, ...], int] = {}
 

@@ -97,6 +97,10 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
     merged = (model.get("lora") or {}).get("merge", False)
     if rollout.get("name") == "transformers" and has_adapter(model) and not merged:
         yield "actor_rollout_ref.model.lora.merge must be true: rollout.name=transformers cannot serve LoRA adapters"
+    elif has_adapter(model) and not merged and rollout.load_format == "dummy":
+        # verl would send it once as float32 from the host, where an embedding of 2 GiB does not fit a bucket.
+        key = "actor_rollout_ref.rollout.load_format"
+        yield f"{key}=dummy leaves the model below a LoRA adapter to a first transfer; set it to safetensors"
     if config.trainer.device == "cpu":
         for key in (key for section in trained for key in STRATEGIES[section]):
             if (strategy := OmegaConf.select(config, key, default="fsdp2")) != "fsdp2":

@@ -2,7 +2,10 @@
 """The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's modes."""
 
 import logging
+import threading
 from collections.abc import Callable, MutableMapping
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import ray
@@ -15,9 +18,13 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.device import get_torch_device
 
 from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
 from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
+
+# Seconds in which trainers and rollout servers have to open their group.
+MEETING_SECONDS = 600
 
 
 def copy_shared_tensors(saved: Any, module: torch.nn.Module) -> Any:
@@ -40,7 +47,13 @@ class SnapshotActorWorker(DetachActorWorker):
     @property
     def copy_handler(self) -> Callable[[torch.nn.Module], Any]:
         take = super().copy_handler
-        return lambda module: copy_shared_tensors(take(module), module)
+
+        def copy(module: torch.nn.Module) -> Any:
+            # verl moves offloaded weights to the host without waiting; copying them there would not wait either.
+            get_torch_device().synchronize()
+            return copy_shared_tensors(take(module), module)
+
+        return copy
 
 
 class _WithoutFlush(logging.LoggerAdapter):
@@ -48,6 +61,25 @@ class _WithoutFlush(logging.LoggerAdapter):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
+
+
+def _meet(build: Callable[..., None], *arguments: Any) -> None:
+    """Join trainers and servers in the group through which weights go; verl would wait for it without end."""
+    joined: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            joined.set_result(build(*arguments))
+        except Exception as error:
+            joined.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([joined], MEETING_SECONDS).done:
+        raise RuntimeError(
+            f"trainers and rollout servers have not met within {MEETING_SECONDS} s to exchange weights (NCCL, "
+            "actor_rollout_ref.rollout.checkpoint_engine); start again, and see NCCL_DEBUG=INFO if it comes back"
+        )
+    joined.result()
 
 
 class _SeparateAsync(PPOTrainerSeparateAsync):
@@ -60,6 +92,9 @@ class _SeparateAsync(PPOTrainerSeparateAsync):
             super()._setup()
         finally:
             trainer_separate_async.logger = logger
+
+        manager = self.standalone_checkpoint_manager
+        manager.build_process_group = partial(_meet, manager.build_process_group)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()

@@ -11,6 +11,7 @@
 #   prm_value (PRM as value function); offline_prm, eurusprm_online; double_forward; dpo; policy_reference; 16_rollouts.
 # Variants with a PRM of their own take PRM_PATH and PRM_REFERENCE. README.md beside this file has the settings with their
 # sources, what differs from the paper, and the published numbers.
+# Models: hf download MODEL first; workers that wait for one that downloads give up after half an hour.
 # Data: TRAIN_FILES and VAL_FILES, parquet as in PRIME-RL/Eurus-2-RL-Data; python -m data_preprocessing.validate checks them.
 # Code is judged in the sandbox of prime_ext on every node; python -m prime_ext.doctor says whether it works there.
 # Several nodes: start Ray on all of them, and this script on one, with NNODES set.
@@ -37,10 +38,10 @@ NNODES=${NNODES:-1}
 ROLLOUT_TP=${ROLLOUT_TP:-1}
 MAX_PROMPT=${MAX_PROMPT:-1024}
 MAX_RESPONSE=${MAX_RESPONSE:-3072}
-# One response of full length at a time, as in the paper's runs.
-TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((MAX_PROMPT + MAX_RESPONSE))}
-# Passes without gradients take up to four at a time: log-probabilities of policy, reference and PRM.
-INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((TOKENS_PER_GPU > 16384 ? TOKENS_PER_GPU : 4 * TOKENS_PER_GPU > 16384 ? 16384 : 4 * TOKENS_PER_GPU))}
+# By the plan the highest part stays the rollout. The paper's runs: one response of full length, 4096.
+TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((MAX_PROMPT + MAX_RESPONSE > 16384 ? MAX_PROMPT + MAX_RESPONSE : 16384))}
+# Of passes without gradients, which hold less: log-probabilities of policy, reference and PRM.
+INFER_TOKENS_PER_GPU=${INFER_TOKENS_PER_GPU:-$((TOKENS_PER_GPU > 16384 ? TOKENS_PER_GPU : 16384))}
 STEPS=${STEPS:-592}
 SAVE_FREQ=${SAVE_FREQ:-16}
 TEST_FREQ=${TEST_FREQ:-16}

@@ -18,6 +18,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 OWN_KNOBS="ROLLOUT_GPUS ROLLOUT_NODES WARMUP_BATCHES" begin_variation prime/run_eurus2-7b_fsdp.sh "$@"
 export N_GPUS=${N_GPUS:-4}
+# The policy's states stay on the devices, and leave no room for larger passes.
+export TOKENS_PER_GPU=${TOKENS_PER_GPU:-$((${MAX_PROMPT:-1024} + ${MAX_RESPONSE:-3072}))}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurus2_7b_separate_async_${VARIANT:-prime}}
 if [[ "${SHRINK:-0}" != 0 ]]; then
     # A batch of 4 prompts in updates of 2; one rank and one server, and weights that do not go through NCCL.
@@ -33,6 +35,7 @@ exec bash "$RUN" \
     trainer.v1.trainer_mode=prime_separate_async \
     trainer.v1.separate_async.num_warmup_batches="${WARMUP_BATCHES:-1}" \
     actor_rollout_ref.hybrid_engine=false \
+    actor_rollout_ref.actor.fsdp_config.{param,optimizer}_offload=false \
     algorithm.rollout_correction.rollout_is=token \
     algorithm.rollout_correction.rollout_is_threshold=2.0 \
     trainer.experiment_name=eurus2_7b_separate_async \

@@ -28,7 +28,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 4 "VARIANT OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT MAX_RESPONSE
+begin 4 "VARIANT CHAT_TEMPLATE OUTPUT_DIR N_GPUS TRAIN_BATCH MINI_BATCH LR CRITIC_LR KL LORA LORA_ALPHA MAX_PROMPT MAX_RESPONSE
     EPOCHS STEPS SAVE_FREQ TEST_FREQ VAL_FIRST SCORER SCORER_GPUS SCORER_THREADS $RUN_KNOBS" "$@"
 POLICY=$1 STEP_RM=$2 TRAIN=$3 VAL=$4
 shift 4
@@ -73,6 +73,7 @@ fi
 export PYTHONPATH="$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}"
 dry_run || mkdir -p "$OUTPUT_DIR"
 export VERL_FILE_LOGGER_PATH="$OUTPUT_DIR/metrics.jsonl" TENSORBOARD_DIR="$OUTPUT_DIR/tensorboard"
+template actor_rollout_ref.model "$POLICY"
 launch pspo_trainer \
     data.train_files="$TRAIN" \
     data.val_files="$VAL" \
@@ -84,6 +85,7 @@ launch pspo_trainer \
     step_scorer.model_path="$STEP_RM" \
     pspo.log_path="$OUTPUT_DIR/responses" \
     actor_rollout_ref.model.path="$POLICY" \
+    "${TEMPLATE[@]}" \
     actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH:-$TRAIN_BATCH}" \
     actor_rollout_ref.actor.optim.lr="$LR" \
     actor_rollout_ref.actor.optim.weight_decay=0.0 \

@@ -17,7 +17,7 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
-begin 2 "OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ
+begin 2 "CHAT_TEMPLATE OUTPUT_DIR VAL_FILES N_GPUS NNODES BATCH LR EPOCHS MAX_LENGTH TOKENS_PER_GPU ULYSSES SAVE_FREQ
     DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 TRAIN=$2
@@ -33,6 +33,8 @@ SAVE_FREQ=${SAVE_FREQ:-200}
 # shellcheck source=recipes/sft_launch.sh
 source "$PROJECT_ROOT/recipes/sft_launch.sh"
 
+template model "$MODEL"
 launch_sft pspo_wrs_sft "$TRAIN" \
+    "${TEMPLATE[@]}" \
     optim.lr_warmup_steps_ratio=0.03 \
     "$@"

@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from prime_ext.preflight.check import check_config
 from recipes.smoke.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ | {"DEVICE": "cpu", "PYTHON": sys.executable}
 
 
 @pytest.mark.slow
 def test_the_measurements_run_on_the_cpu(tmp_path):
-    environment = os.environ | {"DEVICE": "cpu", "RESULTS": str(tmp_path), "LIMIT": "3000"}
+    environment = ENVIRONMENT | {"RESULTS": str(tmp_path), "LIMIT": "3000"}
     command = ["bash", "tests/gpu/run.sh", "measure"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -26,7 +28,7 @@ def test_the_measurements_run_on_the_cpu(tmp_path):
 
 
 def test_an_unknown_part_is_named():
-    command, environment = ["bash", "tests/gpu/run.sh", "everything"], os.environ | {"DEVICE": "cpu"}
+    command, environment = ["bash", "tests/gpu/run.sh", "everything"], ENVIRONMENT
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "no part everything" in done.stderr
 

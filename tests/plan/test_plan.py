@@ -205,6 +205,35 @@ def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(
     assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
+def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned, monkeypatch):
+    key = "trainer.v1.separate_async.hybrid_rollout.enable_switch"
+    separate = {"trainer.v1.trainer_mode": "prime_separate_async", key: False}
+    separate |= {"actor_rollout_ref.rollout.nnodes": 1, "actor_rollout_ref.rollout.n_gpus_per_node": 1}
+    assert "rollout" in planned(separate).phases
+    assert "rollout" not in planned(separate | {"actor_rollout_ref.hybrid_engine": False}).phases
+    # The verl after 0.9.1 puts servers on the trainer's devices only to switch to them.
+    monkeypatch.setattr("prime_ext.config.asynchronous.version", lambda name: "0.9.2")
+    assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
+
+
+def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
+    weights, average = (
+        read_shape("model", str(models["untied"])).weights,
+        {"prime.anchor.kind": "ema", "prm.reference": "policy"},
+    )
+    plain, averaged, narrow = (
+        planned(average | {"prime.anchor.kind": "none"}),
+        planned(average),
+        planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
+    )
+    # Policy and PRM with Adam's states, and the average.
+    sizes = [plan.facts["GiB of a checkpoint"] * GIB for plan in (plain, averaged)]
+    assert sizes == pytest.approx([2 * 3 * weights * 4, (2 * 3 + 1) * weights * 4], abs=GIB / 1000)
+    # 8 prompts of 4 rollouts, two micro-batches of 16,384 tokens or four of 8,192.
+    more = narrow.seconds["H100"] - averaged.seconds["H100"]
+    assert more == pytest.approx(2 * 4 * weights / 25e9)
+
+
 def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
     plain = planned({"prm.update_mode": "before"})
     both = planned(DISTILLED | {"prime.anchor.kind": "ema"})

@@ -213,6 +213,7 @@ PARALLEL = {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "prm.engin
 FINE = [
     ("gpu", {**TWO, **DISTILLED, **PARALLEL}),
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
+    ("gpu", {**EIGHT, "actor_rollout_ref.model.lora_rank": 8, f"{ROLLOUT}.load_format": "safetensors"}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
     ("cpu", LOOP),
@@ -294,6 +295,8 @@ REFUSED = [
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
     ("cpu", FUSED, "prm.model.fused_kernel_options.impl_backend=triton is not one of chunked, torch"),
+    # An embedding of 2 GiB would not go through verl's first transfer.
+    ("gpu", {**EIGHT, "actor_rollout_ref.model.lora_rank": 8}, f"{ROLLOUT}.load_format=dummy leaves the model below a"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
     ("cpu", {ARGUMENTS: {"modules": "my_module"}}, "modules='my_module' must be a list, as in [my_module]"),
@@ -332,6 +335,8 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
 
 # ---- files ---------------------------------------------------------------------------------------------------------
 
+TEMPLATE_OF_RECIPE = Path(__file__).parents[2] / "recipes" / "pspo_wrs" / "question_answer.jinja"
+OWN_TEMPLATE = {"actor_rollout_ref.model.custom_chat_template": TEMPLATE_OF_RECIPE.read_text().strip()}
 DAPO = {"reward.reward_manager.name": "dapo"}
 
 
@@ -396,7 +401,21 @@ FILES = [
         lambda path: {**train_on(path), "trainer.total_epochs": 2, "trainer.total_training_steps": 7},
         "trainer.total_epochs=2 over 32 prompts ends after step 4; set trainer.total_epochs=4",
     ),
-    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")}, "has no chat template"),
+    (
+        "cpu",
+        lambda path: {"actor_rollout_ref.model.path": without_template(path / "model")},
+        "has no chat template; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/",
+    ),
+    ("cpu", lambda path: {"actor_rollout_ref.model.path": without_template(path / "model"), **OWN_TEMPLATE}, ""),
+    (
+        "cpu",
+        lambda path: {
+            **long_prompts(path),
+            "actor_rollout_ref.model.path": without_template(path.with_suffix("")),
+            **OWN_TEMPLATE,
+        },
+        "32 of 32 prompts are longer than data.max_prompt_length=2 (up to ",
+    ),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
     ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), ""),

@@ -26,6 +26,20 @@ def test_the_suite_of_a_paper_is_there_with_its_decodings_and_published_numbers(
         assert any(own["metric"] == metric for own in references(task.name))
 
 
+@pytest.mark.parametrize(
+    ("knobs", "tensor", "data"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, "1", "8"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4", "TENSOR_PARALLEL": "2"}, "2", "2"),
+        ({"CUDA_VISIBLE_DEVICES": "0", "TENSOR_PARALLEL": "2", "DATA_PARALLEL": "3"}, "2", "3"),
+    ],
+)
+def test_all_gpus_evaluate(tmp_path, knobs, tensor, data):
+    (call,) = calls_of(tmp_path, "eval_eurus2.sh", "some/model", **knobs)
+    given = dict(pairwise(call))
+    assert (given["--tensor-parallel"], given["--data-parallel"]) == (tensor, data)
+
+
 def test_a_recipe_evaluates_a_tiny_model_and_fails_with_it(tmp_path):
     task = tmp_path / "some_of_awpnli.yaml"
     task.write_text("name: some_of_awpnli\nextends: awpnli\ntitle: Some of AwpNLI\nsource: {rows: null}\n")

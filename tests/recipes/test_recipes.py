@@ -28,6 +28,7 @@ from recipes.pspo_wrs.data import LABELS as LABELERS
 from recipes.pspo_wrs.step_rm import STEP_RM_SETTINGS
 from recipes.studies.report import read_study
 from recipes.studies.through_verl import VERL_TASKS
+from recipes.tiny_model import byte_tokenizer
 
 PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for name in ("prime", "pspo_wrs")}
 ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
@@ -133,6 +134,34 @@ def test_choices_of_the_ppo_recipe_would_start(tmp_path, step_rm, overrides, kno
     )
     assert (config.step_scorer.actor.num_gpus, config.step_scorer.actor.cpu_threads) == (gpus, threads)
     assert config.trainer.val_before_train is False
+
+
+def test_a_model_without_a_chat_template_gets_one_where_it_starts(tmp_path):
+    asked, tokenizer = {"role": "user", "content": "1 + 1?"}, byte_tokenizer(None)
+    for script, key in ((PPO, "actor_rollout_ref.model"), (SUPERVISED[0], "model")):
+        for policy, knobs, has in (
+            ("GAIR/Abel-7B-002", {}, True),
+            ("other", {}, False),
+            ("other", {"CHAT_TEMPLATE": str(RECIPES / "pspo_wrs" / "question_answer.jinja")}, True),
+            ("GAIR/Abel-7B-002", {"CHAT_TEMPLATE": ""}, False),
+        ):
+            words = [policy, "rm", "a.parquet", "b.parquet"] if script == PPO else [policy, "a.parquet"]
+            call = calls_of(tmp_path, script, *words, **knobs)[-1]
+            override = [word for word in call if word.startswith(f"{key}.custom_chat_template=")]
+            assert len(override) == has
+            if has and script != PPO:
+                tokenizer.chat_template = compose_sft(override).model.custom_chat_template
+                prompt = tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True)
+                assert prompt.endswith("Question:\n1 + 1?\nAnswer:\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "offloads"), [("Qwen2.5-0.5B", 8, False), ("a-7B", 8, True), ("0.5b", 1, True)]
+)
+def test_gsm8k_keeps_two_checkpoints_and_offloads_what_does_not_fit(data, tmp_path, model, gpus, offloads):
+    config = composed(calls_of(tmp_path, "prime_gsm8k.sh", f"org/{model}", N_GPUS=str(gpus))[-1])
+    assert config.trainer.max_actor_ckpt_to_keep == 2
+    assert config.actor_rollout_ref.actor.fsdp_config.optimizer_offload is offloads
 
 
 @pytest.mark.parametrize(("name", "method"), VERL_RUNS)

@@ -36,7 +36,7 @@ MEMBERS = {
     f"{_WORKERS}.TrainingWorker": "infer_batch set_loss_fn reset",
     f"{_FSDP}.FSDPEngine": "get_per_tensor_param _build_fsdp_module",
     f"{_LOOP}.tool_parser.ToolParser": "_registry",
-    f"{_LOOP}.agent_loop": "_agent_loop_registry",
+    f"{_LOOP}.agent_loop": "_agent_loop_registry create_continuous_token_builder",
     "verl.workers.rollout.replica.RolloutReplicaRegistry": "_registry",
     "verl.trainer.ppo.core_algos": "POLICY_LOSS_REGISTRY",
     "verl.experimental.reward_loop.reward_manager.registry": "REWARD_MANAGER",

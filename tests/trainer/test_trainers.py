@@ -2,6 +2,7 @@
 """The PRIME trainers as objects, without Ray: what they read of the configuration, submit, save and restore."""
 
 import math
+import threading
 from collections import deque
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.settings import SettingsError
+from prime_ext.trainer import registration
 from prime_ext.trainer.prime_trainer import STATE_FILE
 from prime_ext.trainer.prompts import prompts_to_data
 from prime_ext.trainer.registration import SnapshotActorWorker
@@ -221,6 +223,26 @@ def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, ki
     looked_back = values()
     worker.restore_model_from_cpu(1)
     assert (torch.equal(looked_back, old) and torch.equal(values(), new)) is copies
+
+
+def test_a_snapshot_waits_for_weights_that_are_on_their_way_to_the_host(sharded_model, monkeypatch):
+    worker, waited = SnapshotActorWorker.__new__(SnapshotActorWorker), []
+    worker._strategy_handlers = (lambda module: waited.append("read") or {}, None)
+    device = SimpleNamespace(synchronize=lambda: waited.append("waited"))
+    monkeypatch.setattr(registration, "get_torch_device", lambda: device)
+    worker.copy_handler(sharded_model)
+    assert waited == ["waited", "read"]
+
+
+def test_trainers_and_servers_that_do_not_meet_end_the_run(monkeypatch):
+    monkeypatch.setattr(registration, "MEETING_SECONDS", 0.05)
+    met = []
+    registration._meet(met.append, "workers")
+    assert met == ["workers"]
+    with pytest.raises(RuntimeError, match="have not met within 0.05 s to exchange weights"):
+        registration._meet(threading.Event().wait)
+    with pytest.raises(ZeroDivisionError):
+        registration._meet(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("hybrid", [True, False])
