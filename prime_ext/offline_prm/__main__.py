@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,16 +23,15 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
-from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.metrics_file import MetricsFile
+from prime_ext.run.training import METRICS_FILE, Checkpoints, check_folder, checkpoint_step, read_settings, run_program
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-METRICS_FILE = "metrics.jsonl"
 
 
 def device_of(overrides: list[str]) -> str:
@@ -56,12 +56,10 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 
         install()
     config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)
-    from omegaconf import OmegaConf
-
-    settings = OfflineSettings.from_mapping(OmegaConf.to_container(config))  # type: ignore[arg-type]
-    for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):
-        if str(path).startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
-            raise SettingsError(f"{key}={path} does not exist")
+    settings = read_settings(OfflineSettings, config)
+    refuse(settings.problems())
+    check_folder("model.path", config.model.path)
+    check_folder("prm.reference_path", settings.prm.reference_path)
     if config.model.lora_rank:
         raise SettingsError(
             f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
@@ -117,16 +115,16 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, model_name, relative_name, versions
-    from prime_ext.offline_prm.trainer import Checkpoints, OfflineTrainer
+    from prime_ext.offline_prm.trainer import OfflineTrainer
 
     data, validation = load(settings)
     main_rank = os.environ["RANK"] == "0"
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
-    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
+    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data))
     # Before a model is loaded.
-    step = checkpoints.latest()
+    step = checkpoint_step(checkpoints.latest())
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
@@ -196,22 +194,17 @@ def _single_rank() -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
-@command("prime_ext", SettingsError, BadData, TextError)
-def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    if "-h" in words or "--help" in words:
-        print(__doc__)
-        return 0
+def prepare(words: list[str]) -> tuple[RunChecks | None, Callable[[], None]]:
     config, settings = compose([word for word in words if word != "--check"])
     if "--check" in words:
-        print(describe(*load(settings)))
-        return 0
+        return None, lambda: print(describe(*load(settings)))
     _single_rank()
-    checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
-    train(config, settings)
-    if checks is not None:
-        checks.finish()
-    return 0
+    return checks_of(settings), lambda: train(config, settings)
+
+
+@command("prime_ext", SettingsError, BadData, TextError)
+def main(arguments: list[str] | None = None) -> int:
+    return run_program(arguments, __doc__ or "", prepare)
 
 
 if __name__ == "__main__":

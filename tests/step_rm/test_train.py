@@ -15,7 +15,7 @@ from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
 from prime_ext.step_rm.train.__main__ import main
 from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
-from prime_ext.step_rm.train.run import MetricsFile, load_model
+from prime_ext.step_rm.train.run import RunFiles, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 from prime_ext.utils.files import read_json
 
@@ -115,14 +115,16 @@ def test_it_learns_and_everything_is_written(trained):
 
 def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trained, monkeypatch, capsys):
     output = folder / "interrupted"
-    on_log = MetricsFile.on_log
+    on_save = RunFiles.on_save
 
     def stop(self, args, state, control, **kwargs):
-        on_log(self, args, state, control, **kwargs)
+        # What a kill in the middle of the third checkpoint leaves.
         if state.global_step > 0.6 * state.max_steps:
+            (output / "checkpoints" / f"checkpoint-{state.global_step}" / "trainer_state.json").unlink()
             raise KeyboardInterrupt
+        on_save(self, args, state, control, **kwargs)
 
-    monkeypatch.setattr(MetricsFile, "on_log", stop)
+    monkeypatch.setattr(RunFiles, "on_save", stop)
     assert run(folder, output) == 130
     assert not (output / "model").exists()
     monkeypatch.undo()
