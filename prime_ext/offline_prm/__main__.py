@@ -20,12 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
+from prime_ext.offline_prm.data import BadData, Group, count_examples, prompt_key, read_data
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training import METRICS_FILE, Checkpoints, check_folder, checkpoint_step, read_settings, run_program
+from prime_ext.run.training import (
+    METRICS_FILE,
+    Checkpoints,
+    check_folder,
+    checkpoint_step,
+    digest_files,
+    read_settings,
+    run_program,
+)
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
@@ -122,7 +130,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
-    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data))
+    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
     # Before a model is loaded.
     step = checkpoint_step(checkpoints.latest())
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
@@ -167,19 +175,18 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     dist.destroy_process_group()
 
 
-def _identity(config: "DictConfig", settings: OfflineSettings, data: list[Group]) -> dict[str, Any]:
+def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]:
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
     values = asdict(settings)
     return {
         "model": str(config.model.path),
-        "training data": digest(data),
+        "training data": digest_files(values["data"].pop("train_files")),
         "ranks": int(os.environ["WORLD_SIZE"]),
-        "epochs": settings.trainer.epochs,
-        "seed": settings.trainer.seed,
-        **{f"data.{key}": values["data"][key] for key in ("max_length", "append_eos", "prompts_per_step", "seed")},
+        **{f"data.{key}": value for key, value in values["data"].items() if key != "val_files"},
         **{f"prm.{key}": value for key, value in values["prm"].items()},
+        **{f"trainer.{key}": values["trainer"][key] for key in ("epochs", "seed")},
         "optim": OmegaConf.to_container(config.optim),
     }
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled responses from parquet and JSON Lines files, checked row by row before any model is loaded."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,15 +48,6 @@ class Group:
 
 def count_examples(groups: Sequence[Group]) -> int:
     return sum(len(group.examples) for group in groups)
-
-
-def digest(groups: Sequence[Group]) -> str:
-    """Hash prompts, responses and labels, in order."""
-    state = hashlib.sha256()
-    for group in groups:
-        responses = [(e.text, e.label, e.char_ends, e.step_labels) for e in group.examples]
-        state.update(json.dumps([prompt_key(group.prompt), responses]).encode())
-    return state.hexdigest()[:16]
 
 
 def prompt_key(prompt: Prompt) -> str:

@@ -14,7 +14,7 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
 from prime_ext.step_rm.train.__main__ import main
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
+from prime_ext.step_rm.train.metrics import fit_temperature, report
 from prime_ext.step_rm.train.run import RunFiles, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 from prime_ext.utils.files import read_json
@@ -38,7 +38,7 @@ def test_the_temperature_that_was_put_in_is_found(temperature):
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
-    before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
+    before, after = report(logits_NC * temperature, class_N), report(logits_NC * temperature, class_N, found)
     assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 

@@ -62,7 +62,6 @@ def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
         ({"premise": "a", "hypothesis": " ", "label": "neutral"}, "hypothesis is empty"),
-        ({"premise": "a", "hypothesis": "b"}, "no column label or answer or gold_label"),
         ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
         ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
@@ -98,9 +97,7 @@ def _changed(path, value, name):
     ("name", "path", "value", "message"),
     [
         # Keys that are missing, unknown or of the wrong type.
-        ("awpnli", "title", None, "the file needs the key 'title'"),
         ("awpnli", "prompt", {"user": "x"}, "unknown key prompt; did you mean prompts"),
-        ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
@@ -113,21 +110,16 @@ def _changed(path, value, name):
         ("awpnli", "data_source", "math500", "options must be left out: it is for choice, not math"),
         ("awpnli", "options", None, "options are missing: awpnli is judged as choice"),
         ("awpnli", "source/hub", None, "source.hub, source.files and source.revision belong together"),
-        ("awpnli", "source", {"rows": {"all": 3}}, "source needs hub and files, local, or generated"),
         ("awpnli", "source", {"generated": "gsm8k"}, "source.generated must be one of last_digit_chain"),
         ("awpnli", "texts", ["premise"], "texts has 'premise', which is no field; fields are statement1, statement2"),
         ("awpnli", "gold/0/values", None, "gold.0.values must say which option, 1 to 2"),
         ("math500", "gold", [{"columns": ["a", "b"]}], "gold.0 of math needs a single column"),
         ("humaneval", "gold/0/unit", "u", "gold.0.unit must be left out: it is for math, not code"),
-        ("humaneval", "gold/0/values", {"a": 1}, "gold.0.values must be left out: the gold of code is its tests"),
-        ("gsm8k", "limits", {"seconds": 6}, "limits must be left out: it is for code, not math"),
-        ("awpnli", "prompts/default", None, "prompts needs the key 'default'"),
         ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
         ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
         ("awpnli", "decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample"),
         ("awpnli", "decoding/paper/min_new_tokens", 600, "decoding.paper.min_new_tokens must be at most"),
         ("awpnli", "metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
-        ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
         ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
         ("humaneval", "metrics", ["maj@4"], "metrics has 'maj@4', but programs do not vote"),
     ],
@@ -143,7 +135,6 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "key 'name' is given twice"),
-        ("", "the file must be a mapping"),
         ("1: a", "the key 1 must be a text"),
     ],
 )
@@ -229,8 +220,6 @@ def test_missing_data_say_where_they_are(tmp_path):
         load_problems(mine, tmp_path)
     with pytest.raises(NoData, match="mine: no hub: give --data"):
         load_problems(mine)
-    with pytest.raises(NoData, match="mine: no split 'train'; it has test"):
-        load_problems(mine, tmp_path, "train")
     with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
         load_problems(load_task("gsm8k"), tmp_path)
 

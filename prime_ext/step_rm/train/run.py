@@ -2,7 +2,6 @@
 """The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
-import hashlib
 import itertools
 import os
 from collections import Counter
@@ -28,13 +27,13 @@ from transformers import (
 from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
+from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, digest_files, is_first_rank
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.local import check_fit, padded
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
+from prime_ext.step_rm.train.metrics import fit_temperature, report
 from prime_ext.step_rm.train.settings import ModelSettings, StepRMSettings
 from prime_ext.utils.files import write_json
 from prime_ext.utils.hub import use_cache_without_hub
@@ -50,14 +49,6 @@ class Row(NamedTuple):
     label: int
     context_cut: bool
     step_cut: bool
-
-
-def digest(rows: Sequence[Row]) -> str:
-    """Hash inputs and classes, in order."""
-    state = hashlib.blake2b(np.asarray([row.label for row in rows], dtype=np.int8).tobytes(), digest_size=8)
-    for row in rows:
-        state.update(len(row.ids).to_bytes(4, "big") + row.ids.tobytes())
-    return state.hexdigest()
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -195,8 +186,8 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
     model = load_model(settings.model)
     model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
-    data = {name: {**counts(rows), "digest": digest(rows)} for name, rows in splits.items()}
-    checkpoints = Checkpoints(folder / "checkpoints", {"settings": settings.of_result, "data": data})
+    identity = {"settings": settings.of_result, "training data": digest_files(settings.data.paths)}
+    checkpoints = Checkpoints(folder / "checkpoints", identity)
     latest = checkpoints.latest()
     callbacks: list[TrainerCallback] = [RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))]
     if settings.trainer.patience:
@@ -225,7 +216,8 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     logits_NC = torch.as_tensor(prediction.predictions).float()
     if not logits_NC.isfinite().all():
         raise StepRMError("the model's scores are not finite any more; lower optim.lr")
-    return headline(logits_NC, torch.as_tensor(prediction.label_ids))
+    found = report(logits_NC, torch.as_tensor(prediction.label_ids))
+    return {name: found[name] for name in ("accuracy", "macro_f1", "nll")}
 
 
 def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:
