@@ -11,7 +11,6 @@ checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -31,6 +30,7 @@ from prime_ext.run.training import (
     check_folder,
     checkpoint_step,
     digest_files,
+    is_first_rank,
     read_settings,
     run_program,
 )
@@ -126,7 +126,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from prime_ext.offline_prm.trainer import OfflineTrainer
 
     data, validation = load(settings)
-    main_rank = os.environ["RANK"] == "0"
+    main_rank = is_first_rank()
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
@@ -191,21 +191,19 @@ def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]
     }
 
 
-def _single_rank() -> None:
-    """Set the variables of torchrun for a run without it."""
-    if "RANK" not in os.environ:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+# The variables of torchrun for a run without it; port 0 is any that is free.
+_SINGLE_RANK = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+}
 
 
 def prepare(words: list[str]) -> tuple[RunChecks | None, Callable[[], None]]:
     config, settings = compose([word for word in words if word != "--check"])
     if "--check" in words:
         return None, lambda: print(describe(*load(settings)))
-    _single_rank()
+    if "RANK" not in os.environ:
+        os.environ |= _SINGLE_RANK
     return checks_of(settings), lambda: train(config, settings)
 
 

@@ -50,34 +50,25 @@ def validation_metrics(
     label_B: torch.Tensor,
     group_B: torch.Tensor,
 ) -> dict[str, float]:
-    """Return cross-entropy and accuracy, and with response labels the share of a prompt's pairs in the right order."""
+    """Return cross-entropy and accuracy over responses, or over labeled steps; nothing where there is none.
+
+    With response labels also the share of a prompt's pairs in the right order.
+    """
     if settings.by_step:
-        return _step_metrics(settings, sequences, ratios)
-    sum_B = torch.stack([ratio.sum() for ratio in ratios])
-    metrics = {
-        "val/cross_entropy": float(F.binary_cross_entropy_with_logits(settings.beta * sum_B, label_B)),
-        "val/accuracy": absolute_accuracy(sum_B, label_B),
-        "val/responses": float(len(ratios)),
-    }
-    accuracy = pair_accuracy(sum_B, label_B, group_B)
-    return metrics if accuracy is None else {**metrics, "val/pair_accuracy": accuracy}
-
-
-def _step_metrics(
-    settings: LossSettings, sequences: Sequence[TokenRow], ratios: Sequence[torch.Tensor]
-) -> dict[str, float]:
-    scores, labels = [], []
-    for sequence, ratio_T in zip(sequences, ratios, strict=True):
-        score_T = prefix_values(ratio_T[None], torch.ones_like(ratio_T[None]), settings.beta)[0]
-        for end, label in zip(sequence.step_ends, sequence.step_labels, strict=True):
-            if label is not None:
-                scores.append(score_T[end])
-                labels.append(label)
-    if not labels:
-        return {}
-    score_S, label_S = torch.stack(scores), torch.tensor(labels)
+        prefixes = [prefix_values(q_T[None], torch.ones_like(q_T[None]), settings.beta)[0] for q_T in ratios]
+        rows = zip(sequences, prefixes, strict=True)
+        ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends()]
+        if not ends:
+            return {}
+        unit, score_N, label_N = "steps", torch.stack([score for score, _ in ends]), torch.tensor([y for _, y in ends])
+        accuracy = None
+    else:
+        sum_B = torch.stack([ratio.sum() for ratio in ratios])
+        unit, score_N, label_N = "responses", settings.beta * sum_B, label_B
+        accuracy = pair_accuracy(sum_B, label_B, group_B)
     return {
-        "val/cross_entropy": float(F.binary_cross_entropy_with_logits(score_S, label_S)),
-        "val/accuracy": absolute_accuracy(score_S, label_S),
-        "val/steps": float(len(labels)),
+        "val/cross_entropy": float(F.binary_cross_entropy_with_logits(score_N, label_N)),
+        "val/accuracy": absolute_accuracy(score_N, label_N),
+        f"val/{unit}": float(len(label_N)),
+        **({} if accuracy is None else {"val/pair_accuracy": accuracy}),
     }

@@ -4,18 +4,13 @@
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text
+from prime_ext.run.training import Paths
 
 STEP_LOSSES = ("step_ce",)
-
-Paths = Annotated[
-    list[Text],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
-    Field(description="a path or a list of paths"),
-]
 
 
 @dataclass(frozen=True, config=STRICT)

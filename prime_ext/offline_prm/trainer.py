@@ -224,19 +224,17 @@ class OfflineTrainer:
 
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-    """Return the rows with a labelled step, and labels and weights of the steps at their last tokens."""
-    kept = [row for row, s in enumerate(sequences) if any(label is not None for label in s.step_labels)]
-    total = sum(label is not None for row in kept for label in sequences[row].step_labels)
+    """Return the rows with a labeled step, and labels and weights of the steps at their last tokens."""
+    labeled = {row: ends for row, sequence in enumerate(sequences) if (ends := sequence.labeled_ends())}
+    total = sum(map(len, labeled.values()))
     fields: dict[str, list[torch.Tensor]] = {STEP_LABEL: [], STEP_WEIGHT: []}
-    for row in kept:
-        columns = {name: torch.zeros(len(sequences[row].response)) for name in fields}
-        for end, label in zip(sequences[row].step_ends, sequences[row].step_labels, strict=True):
-            if label is not None:
-                columns[STEP_LABEL][end] = label
-                columns[STEP_WEIGHT][end] = 1.0 / total
-        for name, values in columns.items():
-            fields[name].append(values)
-    return kept, fields
+    for row, ends in labeled.items():
+        label_T, weight_T = torch.zeros(2, len(sequences[row].response))
+        for end, label in ends:
+            label_T[end], weight_T[end] = label, 1.0 / total
+        fields[STEP_LABEL].append(label_T)
+        fields[STEP_WEIGHT].append(weight_T)
+    return list(labeled), fields
 
 
 def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:

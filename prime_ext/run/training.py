@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import BeforeValidator, Field
 
-from prime_ext.config.checks import SettingsError, read
+from prime_ext.config.checks import SettingsError, Text, read
 from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.run.checkpoint import MARKER, complete_folders, mark_complete
 from prime_ext.utils.files import read_json
@@ -20,6 +21,12 @@ from prime_ext.utils.run_store import check_identity
 
 METRICS_FILE = "metrics.jsonl"
 Settings = TypeVar("Settings")
+# Files of data, one or a list; none for null.
+Paths = Annotated[
+    list[Text],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
+    Field(description="a path or a list of paths"),
+]
 
 
 def read_settings(kind: type[Settings], config: DictConfig) -> Settings:

@@ -183,10 +183,10 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     except OSError as error:
         raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     pair_format = settings.data.pair_format()
-    splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
+    splits = load_splits(settings.data.files, PairEncoder(tokenizer, pair_format))
     model = load_model(settings.model)
     model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
-    identity = {"settings": settings.of_result, "training data": digest_files(settings.data.paths)}
+    identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
     checkpoints = Checkpoints(folder / "checkpoints", identity)
     latest = checkpoints.latest()
     callbacks: list[TrainerCallback] = [RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))]

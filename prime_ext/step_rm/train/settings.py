@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Share, Switch, Text
+from prime_ext.run.training import Paths
 from prime_ext.step_rm.description import PairFormat
 
 
@@ -23,11 +24,7 @@ class ModelSettings:
 class DataSettings(PairFormat):
     """The section ``data``: files, and what the model reads of them."""
 
-    files: Annotated[Text | list[Text], Field(description="a parquet file or a list of them")]
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.files] if isinstance(self.files, str) else self.files
+    files: Paths
 
     def pair_format(self) -> PairFormat:
         return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
