@@ -331,8 +331,6 @@ def test_no_server_is_one_line_before_training(paths):
         check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
     with pytest.raises(StepRMError, match="step_scorer.address is missing"):
         build_scorer(settings(paths, "bert", kind="server"))
-    with ClassifyServer(paths["bert"]).in_thread() as address:
-        check_server(settings(paths, "bert", kind="server", address=address))
 
 
 def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
