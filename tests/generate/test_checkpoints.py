@@ -13,7 +13,7 @@ from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.export import TRACKER, main
-from prime_ext.generate.local_model import EXPORTED, find_model
+from prime_ext.generate.local_model import EXPORTED, find_model, weights_digest
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.prm_description import FILE, prm_description, read_description
 from prime_ext.utils.files import read_json, write_json
@@ -30,6 +30,11 @@ ACTOR = Path("global_step_3", "actor")
 def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
     for name in (str(model_path), "Qwen/Qwen2.5-Math-7B", "gpt2"):
         assert find_model(name) == name
+
+
+def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(model_path, tmp_path):
+    copy, other = shutil.copytree(model_path, tmp_path / "copy"), save_llama(tmp_path / "other", seed=1)
+    assert weights_digest(copy) == weights_digest(model_path) != weights_digest(other)
 
 
 @pytest.mark.parametrize(

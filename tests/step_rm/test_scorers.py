@@ -331,6 +331,8 @@ def test_no_server_is_one_line_before_training(paths):
         check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
     with pytest.raises(StepRMError, match="step_scorer.address is missing"):
         build_scorer(settings(paths, "bert", kind="server"))
+    with ClassifyServer(paths["bert"]).in_thread() as address:
+        check_server(settings(paths, "bert", kind="server", address=address))
 
 
 def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
@@ -342,6 +344,15 @@ def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
     ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
     ask(server, paths, chains=BAD)
     assert [headers["Authorization"] for _, headers in server.requests] == ["Bearer secret", "Bearer none"]
+
+
+def test_addresses_of_verls_router_and_urls(paths):
+    for address, url in (
+        ("[fe80::1]:8000", "http://[fe80::1]:8000/classify"),
+        ("https://rm.example/v1/", "https://rm.example/v1/classify"),
+        ("https://rm.example/classify", "https://rm.example/classify"),
+    ):
+        assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
 
 
 @pytest.mark.vllm

@@ -113,11 +113,11 @@ class RunFiles(TrainerCallback):
         self.checkpoints = checkpoints
         self.metrics = MetricsFile(path, step) if is_first_rank() else None
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.metrics is not None:
-            self.metrics.log(
-                {name: value for name, value in state.log_history[-1].items() if name != "step"}, state.global_step
-            )
+            data = dict(state.log_history[-1])
+            step = data.pop("step")
+            self.metrics.log(data, step)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if dist.is_initialized():

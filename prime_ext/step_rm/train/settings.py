@@ -24,7 +24,7 @@ class ModelSettings:
 class DataSettings(PairFormat):
     """The section ``data``: files, and what the model reads of them."""
 
-    files: Paths
+    files: Annotated[Paths, Field(min_length=1)]
 
     def pair_format(self) -> PairFormat:
         return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
