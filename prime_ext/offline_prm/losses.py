@@ -60,15 +60,16 @@ def validation_metrics(
         ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends()]
         if not ends:
             return {}
-        unit, score_N, label_N = "steps", torch.stack([score for score, _ in ends]), torch.tensor([y for _, y in ends])
-        accuracy = None
+        score_N = torch.stack([score for score, _ in ends])
+        label_N = torch.tensor([label for _, label in ends])
+        unit, accuracy = "val/steps", None
     else:
         sum_B = torch.stack([ratio.sum() for ratio in ratios])
-        unit, score_N, label_N = "responses", settings.beta * sum_B, label_B
-        accuracy = pair_accuracy(sum_B, label_B, group_B)
+        score_N, label_N = settings.beta * sum_B, label_B
+        unit, accuracy = "val/responses", pair_accuracy(sum_B, label_B, group_B)
     return {
         "val/cross_entropy": float(F.binary_cross_entropy_with_logits(score_N, label_N)),
         "val/accuracy": absolute_accuracy(score_N, label_N),
-        f"val/{unit}": float(len(label_N)),
+        unit: float(len(label_N)),
         **({} if accuracy is None else {"val/pair_accuracy": accuracy}),
     }
