@@ -11,27 +11,35 @@ checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check
 
 import json
 import os
-import socket
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, Group, count_examples, digest, prompt_key, read_data
+from prime_ext.offline_prm.data import BadData, Group, count_examples, prompt_key, read_data
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
-from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.metrics_file import MetricsFile
+from prime_ext.run.training import (
+    METRICS_FILE,
+    Checkpoints,
+    check_folder,
+    checkpoint_step,
+    digest_files,
+    is_first_rank,
+    read_settings,
+    run_program,
+)
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.utils.run_store import command
 from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-METRICS_FILE = "metrics.jsonl"
 
 
 def device_of(overrides: list[str]) -> str:
@@ -56,12 +64,10 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 
         install()
     config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)
-    from omegaconf import OmegaConf
-
-    settings = OfflineSettings.from_mapping(OmegaConf.to_container(config))  # type: ignore[arg-type]
-    for key, path in (("model.path", config.model.path), ("prm.reference_path", settings.prm.reference_path)):
-        if str(path).startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
-            raise SettingsError(f"{key}={path} does not exist")
+    settings = read_settings(OfflineSettings, config)
+    refuse(settings.problems())
+    check_folder("model.path", config.model.path)
+    check_folder("prm.reference_path", settings.prm.reference_path)
     if config.model.lora_rank:
         raise SettingsError(
             f"model.lora_rank={config.model.lora_rank}: offline training trains all weights; set it to 0"
@@ -117,16 +123,16 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
 
     from prime_ext.generate.export import build_model, write_folder
     from prime_ext.generate.prm_description import FILE, model_name, relative_name, versions
-    from prime_ext.offline_prm.trainer import Checkpoints, OfflineTrainer
+    from prime_ext.offline_prm.trainer import OfflineTrainer
 
     data, validation = load(settings)
-    main_rank = os.environ["RANK"] == "0"
+    main_rank = is_first_rank()
     say = print if main_rank else (lambda *_: None)
     say(describe(data, validation))
     folder, run = Path(settings.trainer.output_dir), settings.trainer
-    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings, data), run.keep_checkpoints)
+    checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
     # Before a model is loaded.
-    step = checkpoints.latest()
+    step = checkpoint_step(checkpoints.latest())
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
@@ -169,49 +175,41 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     dist.destroy_process_group()
 
 
-def _identity(config: "DictConfig", settings: OfflineSettings, data: list[Group]) -> dict[str, Any]:
+def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]:
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
     values = asdict(settings)
     return {
         "model": str(config.model.path),
-        "training data": digest(data),
+        "training data": digest_files(values["data"].pop("train_files")),
         "ranks": int(os.environ["WORLD_SIZE"]),
-        "epochs": settings.trainer.epochs,
-        "seed": settings.trainer.seed,
-        **{f"data.{key}": values["data"][key] for key in ("max_length", "append_eos", "prompts_per_step", "seed")},
+        **{f"data.{key}": value for key, value in values["data"].items() if key != "val_files"},
         **{f"prm.{key}": value for key, value in values["prm"].items()},
+        **{f"trainer.{key}": values["trainer"][key] for key in ("epochs", "seed")},
         "optim": OmegaConf.to_container(config.optim),
     }
 
 
-def _single_rank() -> None:
-    """Set the variables of torchrun for a run without it."""
+# The variables of torchrun for a run without it; port 0 is any that is free.
+_SINGLE_RANK = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+}
+
+
+def prepare(words: list[str]) -> tuple[RunChecks | None, Callable[[], None]]:
+    config, settings = compose([word for word in words if word != "--check"])
+    if "--check" in words:
+        return None, lambda: print(describe(*load(settings)))
     if "RANK" not in os.environ:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= _SINGLE_RANK
+    return checks_of(settings), lambda: train(config, settings)
 
 
 @command("prime_ext", SettingsError, BadData, TextError)
 def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    if "-h" in words or "--help" in words:
-        print(__doc__)
-        return 0
-    config, settings = compose([word for word in words if word != "--check"])
-    if "--check" in words:
-        print(describe(*load(settings)))
-        return 0
-    _single_rank()
-    checks = checks_of(settings) if os.environ["RANK"] == "0" and checks_requested() else None
-    train(config, settings)
-    if checks is not None:
-        checks.finish()
-    return 0
+    return run_program(arguments, __doc__ or "", prepare)
 
 
 if __name__ == "__main__":

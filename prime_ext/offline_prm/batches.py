@@ -27,6 +27,10 @@ class TokenRow:
     def __len__(self) -> int:
         return len(self.prompt) + len(self.response)
 
+    def labeled_ends(self) -> list[tuple[int, float]]:
+        """Return the last token and the label of each step that has one."""
+        return [(end, y) for end, y in zip(self.step_ends, self.step_labels, strict=True) if y is not None]
+
 
 def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length: int) -> TokenRow:
     """Tokenize a response, cut at ``max_length``; steps that end after the cut lose their label."""

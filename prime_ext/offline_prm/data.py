@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled responses from parquet and JSON Lines files, checked row by row before any model is loaded."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,15 +50,6 @@ def count_examples(groups: Sequence[Group]) -> int:
     return sum(len(group.examples) for group in groups)
 
 
-def digest(groups: Sequence[Group]) -> str:
-    """Hash prompts, responses and labels, in order."""
-    state = hashlib.sha256()
-    for group in groups:
-        responses = [(e.text, e.label, e.char_ends, e.step_labels) for e in group.examples]
-        state.update(json.dumps([prompt_key(group.prompt), responses]).encode())
-    return state.hexdigest()[:16]
-
-
 def prompt_key(prompt: Prompt) -> str:
     """Return what rows with the same prompt share: a string equals the one message of a user with this text."""
     return json.dumps(messages_of(prompt), sort_keys=True, ensure_ascii=False)
@@ -103,11 +93,10 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
         yield Example(text(said, f"completion {number}"), label, where)
 
 
-def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple[float | None, ...]:
+def step_labels(row: Mapping[str, Any], n_steps: int) -> tuple[float | None, ...]:
     """Read the labels of steps from ``step_labels`` (TRL's ``labels``), or from ``label``, the first wrong step from 0.
 
-    After the first label 0 there follow, by ``after_error``: ``wrong`` (a prefix with an error stays wrong), ``ignore``
-    (no label), ``keep`` (as given; after ``label`` nothing is). Raises ``BadRow`` for none, or if they do not fit.
+    A prefix with an error stays wrong: 0 follows the first 0. Raises ``BadRow`` for none, or if they do not fit.
     """
     name = next((name for name in ("step_labels", "labels", "label") if name in row), None)
     labels: list[float | None]
@@ -117,7 +106,7 @@ def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple
         first = row[name]
         if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
             raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
-        labels = [1.0] * n_steps if first < 0 else [*[1.0] * first, 0.0, *[None] * (n_steps - first - 1)]
+        labels = [float(first < 0 or step < first) for step in range(n_steps)]
     else:
         values = listed(row, name)
         if len(values) != n_steps:
@@ -126,16 +115,16 @@ def step_labels(row: Mapping[str, Any], n_steps: int, after_error: str) -> tuple
             None if value is None else _label(value, f"label of step {number}")
             for number, value in enumerate(values, start=1)
         ]
-    if after_error != "keep" and 0.0 in labels:
+    if 0.0 in labels:
         first = labels.index(0.0)
-        labels[first + 1 :] = [0.0 if after_error == "wrong" else None] * (n_steps - first - 1)
+        labels[first:] = [0.0] * (n_steps - first)
     return tuple(labels)
 
 
 def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
     column = listed(row, "steps" if "steps" in row or "completions" not in row else "completions")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
-    labels = step_labels(row, len(steps), prm.steps.after_error)
+    labels = step_labels(row, len(steps))
     if all(label is None for label in labels):
         raise BadRow("no step has a label")
     joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of offline PRM training, explained in config/offline_prm_common.yaml, checked before torch is imported."""
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text, read, refuse
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text
+from prime_ext.run.training import Paths
 
-STEP_LOSSES = ("step_ce", "step_mse")
-
-Paths = Annotated[
-    list[Text],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
-    Field(description="a path or a list of paths"),
-]
+STEP_LOSSES = ("step_ce",)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,10 +29,8 @@ class DataSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class StepSettings:
-    """The section ``prm.steps``, of the losses of step labels."""
+    """The section ``prm.steps``, of the loss of step labels."""
 
-    score: Literal["prefix", "step"]
-    after_error: Literal["wrong", "keep", "ignore"]
     prefix: str
     separator: str
 
@@ -46,7 +39,7 @@ class StepSettings:
 class LossSettings:
     """The section ``prm``."""
 
-    loss: Literal["ce", "dpo", "nca", "kto", "step_ce", "step_mse"]
+    loss: Literal["ce", "dpo", "nca", "kto", "step_ce"]
     beta: Positive
     reference_path: Text
     steps: StepSettings
@@ -88,15 +81,8 @@ class OfflineSettings:
     batching: BatchSettings
     trainer: RunSettings
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "OfflineSettings":
-        """Build from the resolved configuration. Raises ``SettingsError``."""
-        sections = get_type_hints(cls)
-        settings = cls(**{name: read(kind, values.get(name), name) for name, kind in sections.items()})
-        refuse(settings._problems())
-        return settings
-
-    def _problems(self) -> Iterable[str]:
+    def problems(self) -> Iterable[str]:
+        """Yield what cannot work, a line each."""
         data, longest = self.data, self.batching.max_token_len_per_gpu
         if not data.train_files:
             yield "data.train_files is missing; give a parquet or JSON Lines file, or a list of them"

@@ -4,8 +4,6 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,12 +20,11 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
 from prime_ext.offline_prm.data import Group
-from prime_ext.offline_prm.losses import STEP_END, STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
+from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
-from prime_ext.run.checkpoint import MARKER, complete_steps, mark_complete, mark_incomplete, prune
-from prime_ext.utils.files import read_json
-from prime_ext.utils.run_store import check_identity
+from prime_ext.run.checkpoint import mark_incomplete, prune
+from prime_ext.run.training import Checkpoints, checkpoint_step
 from prime_ext.utils.text_tokens import TextEncoder
 
 _SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")
@@ -41,44 +38,6 @@ _UPDATE_OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Checkpoints:
-    """Model, optimizer, schedule and random state; the position in the data follows from the step.
-
-    ``identity`` is what a run must share with the one that wrote a checkpoint. The latest ``keep`` are kept.
-    """
-
-    root: Path
-    identity: dict[str, Any]
-    keep: int
-
-    def folder(self, step: int) -> Path:
-        return self.root / f"global_step_{step}"
-
-    def latest(self) -> int:
-        """Return the latest complete step, 0 for none. Raises ``RunError``: of a run with other settings or data."""
-        steps = complete_steps(self.root)
-        if not steps:
-            return 0
-        folder = self.folder(steps[-1])
-        advice = "choose another trainer.output_dir or delete the folder"
-        check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)
-        return steps[-1]
-
-    def save(self, worker: ImplicitPRMWorker, step: int) -> None:
-        """Write one, then declare it complete, then delete older ones."""
-        folder = self.folder(step)
-        if dist.get_rank() == 0:
-            mark_incomplete(folder)
-        dist.barrier()
-        worker.save_checkpoint(str(folder), global_step=step)
-        dist.barrier()
-        if dist.get_rank() == 0:
-            mark_complete(folder, {"step": step, "identity": self.identity})
-            prune(self.root, self.keep, step)
-        dist.barrier()
-
-
 class OfflineTrainer:
     """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
@@ -86,7 +45,7 @@ class OfflineTrainer:
         self.config = config
         self.settings = settings
         prm = settings.prm
-        self.loss = StepLoss(prm.loss, prm.beta, prm.steps.score) if prm.by_step else PRMLoss(prm.loss, prm.beta)
+        self.loss = (StepLoss if prm.by_step else PRMLoss)(prm.loss, prm.beta)
         self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
         self.data = usable_groups(train, self.encoder, settings.data.max_length)
         self.validation = usable_groups(validation, self.encoder, settings.data.max_length)
@@ -128,9 +87,10 @@ class OfflineTrainer:
 
     def fit(self, checkpoints: Checkpoints, loggers: Sequence[Any] = ()) -> int:
         """Train from the latest checkpoint, if any, and return the steps; the first rank has ``loggers``."""
-        step = checkpoints.latest()
-        if step:
-            self.worker.load_checkpoint(str(checkpoints.folder(step)))
+        latest = checkpoints.latest()
+        step = checkpoint_step(latest)
+        if latest:
+            self.worker.load_checkpoint(str(latest))
         if step in (0, self.total_steps):
             self.final_metrics = self.validate()
         if step == 0 and self.final_metrics:
@@ -153,8 +113,21 @@ class OfflineTrainer:
                 logger.log(data={**metrics, "train/epoch": step / self.per_epoch}, step=step)
             progress.set_postfix({k.rpartition("/")[2]: f"{metrics[k]:.4g}" for k in _SHOWN if k in metrics})
             if last or (run.save_freq and step % run.save_freq == 0):
-                checkpoints.save(self.worker, step)
+                self._save(checkpoints, step)
         return self.total_steps
+
+    def _save(self, checkpoints: Checkpoints, step: int) -> None:
+        """Write a checkpoint, then declare it complete, then delete older ones; the data follow from the step."""
+        folder, first = checkpoints.root / f"global_step_{step}", dist.get_rank() == 0
+        if first:
+            mark_incomplete(folder)
+        dist.barrier()
+        self.worker.save_checkpoint(str(folder), global_step=step)
+        dist.barrier()
+        if first:
+            checkpoints.complete(folder)
+            prune(checkpoints.root, self.settings.trainer.keep_checkpoints, step)
+        dist.barrier()
 
     def train_step(self, groups: Sequence[int]) -> dict[str, float]:
         """Make one optimizer step on all responses of some prompts, and return its metrics."""
@@ -251,20 +224,17 @@ class OfflineTrainer:
 
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
-    """Return the rows with a labelled step, and ends, labels and weights of the steps at their last tokens."""
-    kept = [row for row, s in enumerate(sequences) if any(label is not None for label in s.step_labels)]
-    total = sum(label is not None for row in kept for label in sequences[row].step_labels)
-    fields: dict[str, list[torch.Tensor]] = {STEP_END: [], STEP_LABEL: [], STEP_WEIGHT: []}
-    for row in kept:
-        columns = {name: torch.zeros(len(sequences[row].response)) for name in fields}
-        for end, label in zip(sequences[row].step_ends, sequences[row].step_labels, strict=True):
-            columns[STEP_END][end] = 1.0
-            if label is not None:
-                columns[STEP_LABEL][end] = label
-                columns[STEP_WEIGHT][end] = 1.0 / total
-        for name, values in columns.items():
-            fields[name].append(values)
-    return kept, fields
+    """Return the rows with a labeled step, and labels and weights of the steps at their last tokens."""
+    labeled = {row: ends for row, sequence in enumerate(sequences) if (ends := sequence.labeled_ends())}
+    total = sum(map(len, labeled.values()))
+    fields: dict[str, list[torch.Tensor]] = {STEP_LABEL: [], STEP_WEIGHT: []}
+    for row, ends in labeled.items():
+        label_T, weight_T = torch.zeros(2, len(sequences[row].response))
+        for end, label in ends:
+            label_T[end], weight_T[end] = label, 1.0 / total
+        fields[STEP_LABEL].append(label_T)
+        fields[STEP_WEIGHT].append(weight_T)
+    return list(labeled), fields
 
 
 def _gather(of_row: dict[int, torch.Tensor], count: int) -> list[torch.Tensor]:

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 TRACKER = "latest_checkpointed_iteration.txt"
 MARKER = "prime_ext_complete.json"
-_FOLDER = re.compile(r"global_step_(\d+)")
+# verl's names, and those of transformers' Trainer.
+_FOLDER = re.compile(r"(?:global_step_|checkpoint-)(\d+)")
 
 
 class CheckpointDamaged(RuntimeError):
@@ -74,9 +75,15 @@ def complete_steps(root: Path) -> list[int]:
     return [step for step, problem in _declared(root).items() if not problem]
 
 
+def complete_folders(root: Path) -> list[Path]:
+    """Return the folders of the whole checkpoints below ``root``, oldest first."""
+    folders = _folders(root)
+    return [folders[step] for step in complete_steps(root)]
+
+
 def _folders(root: Path) -> dict[int, Path]:
     """Return the folders of checkpoints below ``root``, by step."""
-    folders = [folder for folder in root.glob("global_step_*") if folder.is_dir()]
+    folders = [folder for folder in root.glob("*") if folder.is_dir()]
     return {int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))}
 
 

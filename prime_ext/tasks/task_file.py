@@ -4,7 +4,6 @@
 A mistake is one line: file, key, what it is and what would be right.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
+from prime_ext.config.checks import nearest
 from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
@@ -58,9 +58,7 @@ def load_task(name: str | Path) -> Task:
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
-        near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-        raise TaskError(f"no task {str(name)!r}; {hint}")
+        raise TaskError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
     content = _content(path)
     try:
         if isinstance(content, dict) and EXTENDS in content:
@@ -84,8 +82,7 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
     """
     name = str(content[EXTENDS])
     if name not in task_names():
-        near = difflib.get_close_matches(name, task_names(), n=1)
-        raise Wrong(f"extends must be the name of a task, got {name!r}{f'; did you mean {near[0]}?' if near else ''}")
+        raise Wrong(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
     base = _content(FOLDER / f"{name}.yaml")
     if name in before:
         raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")

@@ -31,7 +31,6 @@ export OUTPUT_DIR=${OUTPUT_DIR:-outputs/eurusprm_stage2}
 train_eurusprm "set TRAIN_FILES to responses with labelled steps (docs/reference/offline_prm.md), your own or PRIME-RL/EurusPRM-Stage2-Data" \
     data.prompts_per_step=64 \
     prm.loss=step_ce \
-    prm.steps.score=prefix \
     trainer.save_freq="${SAVE_FREQ:-100}" \
     trainer.experiment_name=eurusprm_stage2 \
     "$@"

@@ -12,7 +12,7 @@ from scripted_server import Answer, ScriptedServer
 
 from prime_ext.generate.backend import BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.generate.server import ServerBackend, api_url
+from prime_ext.generate.server import ServerBackend
 
 
 def chat(key, text, **sampling):
@@ -163,13 +163,6 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
     assert "of-another-server" not in json.dumps(server.headers)
 
 
-def test_the_url_of_the_interface():
-    assert (api_url("http://h:1"), api_url("https://h/x/v2/")) == ("http://h:1/v1", "https://h/x/v2")
-    for url in ("localhost:8000", "ftp://h", "", "http://me:secret@h"):
-        with pytest.raises(BackendError, match="--base-url"):
-            ServerBackend(url, "m")
-
-
 def opened(*words):
     parser = argparse.ArgumentParser()
     add_backend_arguments(parser)
@@ -182,6 +175,8 @@ def test_flags_that_do_not_fit_together_are_one_line():
         ("--backend vllm", "--model"),
         ("--backend server --base-url http://h --chat-template f", "--chat-template means nothing to --backend server"),
         ("--backend vllm --model m --data-parallel 0", "--data-parallel 0"),
+        ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is no URL"),
+        ("--backend server --model m --base-url http://me:secret@h", "holds a user name or password"),
     ):
         with pytest.raises(BackendError, match=message):
             opened(*words.split())

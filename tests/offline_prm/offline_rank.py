@@ -20,7 +20,6 @@ RUNS = {
     "kto": {"prm.loss": "kto"},
     "nca": {"prm.loss": "nca"},
     "step_ce": {"prm.loss": "step_ce", "optim.lr": 5e-4},
-    "step_mse": {"prm.loss": "step_mse", "prm.steps.score": "step"},
 }
 
 

@@ -32,19 +32,16 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
 
 
 @pytest.mark.parametrize(
-    ("row", "after_error", "expected"),
+    ("row", "expected"),
     [
-        ({"label": -1}, "wrong", (1.0, 1.0, 1.0)),
-        ({"label": 1}, "wrong", (1.0, 0.0, 0.0)),
-        ({"label": 1}, "ignore", (1.0, 0.0, None)),
-        ({"label": 1}, "keep", (1.0, 0.0, None)),
-        ({"step_labels": [1, 0, 1]}, "keep", (1.0, 0.0, 1.0)),
-        ({"step_labels": [1, None, 0.5]}, "wrong", (1.0, None, 0.5)),
-        ({"labels": [True, True, False]}, "ignore", (1.0, 1.0, 0.0)),
+        ({"label": -1}, (1.0, 1.0, 1.0)),
+        ({"label": 1}, (1.0, 0.0, 0.0)),
+        ({"step_labels": [1, None, 0.5]}, (1.0, None, 0.5)),
+        ({"labels": [True, False, True]}, (1.0, 0.0, 0.0)),
     ],
 )
-def test_labels_of_steps(row, after_error, expected):
-    assert step_labels(row, 3, after_error) == expected
+def test_labels_of_steps(row, expected):
+    assert step_labels(row, 3) == expected
 
 
 def test_steps_become_one_response(tmp_path):
@@ -117,7 +114,7 @@ def test_good_data_are_described(check, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"prm.loss": "mse"}, "or 'step_mse', got 'mse'"),
+        ({"prm.loss": "mse"}, "or 'step_ce', got 'mse'"),
         ({"data.val_fraction": 1}, "data.val_fraction=1"),
         ({"batching.max_token_len_per_gpu": 10}, "batching.max_token_len_per_gpu=10"),
         ({"model.path": "/no/such/folder"}, "model.path=/no/such/folder"),

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parent / "offline_rank.py"
 BETA = 0.5
 LN2 = math.log(2)
-INITIAL = {"ce": LN2, "dpo": LN2, "kto": 0.5, "nca": 2 * LN2, "step_ce": LN2, "step_mse": 0.25}
+INITIAL = {"ce": LN2, "dpo": LN2, "kto": 0.5, "nca": 2 * LN2, "step_ce": LN2}
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,12 @@ GOOD = {
 {"input": "How? Step 1: a ки\nStep 2: b ки\nStep 3: c ки", "label": "How? Step 1: a +\nStep 2: b -\nStep 3: c +"}
 {"input": "Mr. R is 5. ки\nStep 1: He is 5. ки", "label": "Mr. R is 5. -\nStep 1: He is 5. +"}
 {"input": "Is it? We add. ки\nWe stop. ки", "label": "Is it? We add. +\nWe stop. -"}""",
+    # The most frequent label counts; a tie is dropped.
     "chains": """
-{"question": "What is 3?", "steps": ["a", "b", "c"], "labels": [1, null, -1]}""",
+{"question": "What is 3?", "steps": ["a", "b", "c"], "labels": [1, null, -1]}
+{"question": "What is 3?", "steps": ["a"], "labels": [-1]}
+{"question": "What is 3?", "steps": ["a", "d"], "labels": [1, 0]}
+{"question": "What is 3?", "steps": ["a", "d"], "labels": [null, 1]}""",
 }
 MALFORMED = {
     "pspo": """
@@ -52,7 +56,6 @@ MALFORMED = {
 {"input": "nothing asked ки", "label": "nothing asked +"}""",
     "chains": """
 {"question": "q", "steps": ["a"], "labels": [[]]}
-{"question": "q", "steps": ["a"], "labels": [1, 1]}
 {"question": "q", "steps": [" "], "labels": [1]}
 {"steps": ["a"], "labels": [1]}""",
 }
@@ -184,12 +187,6 @@ def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
     steps = convert(tmp_path, "pspo", rows, *SHARES)
     assert len({step.split for step in steps}) == 3
     assert len({step.split for step in steps if step.current == third}) == 1
-
-
-def test_duplicates_are_merged_by_majority_and_contradictions_dropped(tmp_path):
-    labels = {"a": (1, -1, 1), "b": (1, -1)}
-    rows = [{"question": "Why?", "steps": [step], "labels": [each]} for step, all_ in labels.items() for each in all_]
-    assert seen(convert(tmp_path, "chains", rows)) == ["Why?> a 1 0"]
 
 
 def test_the_file_says_how_it_was_made_and_one_of_another_schema_is_refused(tmp_path):

@@ -34,7 +34,6 @@ STEPS = ["[1] . a", "Step 2: b", "3. c"]
         # Where the tokenizer puts nothing between two texts, the separator stands there.
         (LLAMA, ("", ["a"], "b"), {}, "<s>a </s><s>b"),
         (BARE, ("", ["a"], "b"), {"separator": "\n\n"}, "a\n\nb"),
-        (LLAMA, ("", [], "b"), {}, "<s>b"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {}, "<s>3. c</s></s>4. d</s>"),
         (ROBERTA, ("Q?", STEPS, "4. d"), {"previous": 2}, "<s>Step 2: b\n3. c</s></s>4. d</s>"),
         (ROBERTA, ("", STEPS, "4. d"), {"previous": 0, "strip_markers": True}, "<s>. a\nb\nc</s></s>d</s>"),

@@ -306,7 +306,6 @@ REFUSED = {
     "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
     "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
     "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
-    "no list 'probs'": _each(probs=None),
     "is no /classify server": lambda answer: {"text": "hello"},
     "does not answer with JSON": lambda answer: web.Response(text="<html>"),
 }
@@ -378,34 +377,16 @@ BY_RESPONSE = {"architecture": "token_classification", "model_path": "m"}
     [
         ({}, "step_scorer.model_path"),
         ({"model_path": "m", "attempts": 0}, "step_scorer.attempts must be"),
-        ({"model_path": "m", "unknown": 1}, "unknown key step_scorer.unknown"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
         ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
         ({**BY_RESPONSE, "layout": "turns"}, "step_scorer.answer_tokens=None"),
         ({**BY_RESPONSE, "kind": "server"}, "token_classification has no server; set step_scorer.kind=local"),
+        ({"model_path": "m", "attempts": 4}, "step_scorer.attempts.* has no effect with"),
+        ({"model_path": "m", "layout": "chat"}, "step_scorer.layout.* has no effect with"),
+        ({"model_path": "m", "kind": "server", "device": "cpu"}, "step_scorer.device.* has no effect with"),
+        ({**BY_RESPONSE, "pair_format": {}}, "step_scorer.pair_format.* has no effect with"),
     ],
 )
 def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
     with pytest.raises(SettingsError, match=message):
         check_model(scorer_settings(**changes))
-
-
-SERVED = {"address": "here:1", "api_key_variable": "KEY", "concurrency": 17, "timeout_seconds": 61.0, "attempts": 4}
-LOCAL = {"device": "cpu", "dtype": "float32", "actor": {"num_gpus": 1.0, "cpu_threads": 3}}
-READ_ONCE = {"separator": "#", "layout": "chat", "answer_tokens": ["+", "-"]}
-
-
-@pytest.mark.parametrize(
-    "case, unread, read",
-    [
-        ({"model_path": "m"}, SERVED | READ_ONCE, LOCAL | {"pair_format": {"layout": "text"}}),
-        ({"model_path": "m", "kind": "server"}, LOCAL | READ_ONCE, SERVED | {"pair_format": {"layout": "text"}}),
-        (BY_RESPONSE, SERVED | {"pair_format": {}}, LOCAL | READ_ONCE),
-        ({**BY_RESPONSE, "layout": "turns", "answer_tokens": ["+", "-"]}, SERVED | {"separator": "#"}, LOCAL),
-    ],
-)
-def test_a_changed_key_is_refused_where_the_scorer_does_not_read_it(case, unread, read):
-    scorer_settings(**{"attempts": 3, "timeout_seconds": 60.0, **case, **read})
-    for key, value in unread.items():
-        with pytest.raises(SettingsError, match=f"step_scorer.{key}.* has no effect with"):
-            scorer_settings(**case, **{key: value})

@@ -38,11 +38,9 @@ def test_steps_cover_the_text_without_gaps_and_something_is_written_in_each(text
 
 
 STYLES = {
-    "1) a\n2) b\n3) c": 3,
     "**1.** a\n**2.** b": 2,
     "\n".join(f"[{k}] step {k} says x" for k in range(1, 13)): 12,
     "Step 1: a\nmore\n\nStep 2: b": 2,
-    "### Step 1\na\n### Step 2\nb": 2,
     "**Step 1: a**\nx\n**STEP 2.** b": 2,
     "Step 0: a\nStep 1: b": 2,
     "We add.\n\nWe divide.\n\nSo 5.": 3,
@@ -72,7 +70,6 @@ def test_where_steps_begin(splitter, argument, expected):
 
 SPAM = {
     "[1][1][1][1] x": 1,
-    "[1] a [2] b [3] c": 1,
     "Step 1:\nStep 2:\nStep 3: a": 1,
     "```\n# Step 1: a\n# Step 2: b\n```": 1,
     "...\n\n---\n\n***\n\nx": 1,

@@ -14,8 +14,8 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
 from prime_ext.step_rm.train.__main__ import main
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
-from prime_ext.step_rm.train.run import MetricsFile, load_model
+from prime_ext.step_rm.train.metrics import fit_temperature, report
+from prime_ext.step_rm.train.run import RunFiles, load_model
 from prime_ext.step_rm.train.settings import ModelSettings
 from prime_ext.utils.files import read_json
 
@@ -38,7 +38,7 @@ def test_the_temperature_that_was_put_in_is_found(temperature):
     class_N = torch.multinomial(logits_NC.softmax(-1), 1, generator=generator)[:, 0]
     found = fit_temperature(logits_NC * temperature, class_N)
     assert found == pytest.approx(temperature, rel=0.06)
-    before, after = headline(logits_NC * temperature, class_N), headline(logits_NC * temperature, class_N, found)
+    before, after = report(logits_NC * temperature, class_N), report(logits_NC * temperature, class_N, found)
     assert after["nll"] < before["nll"] and after["accuracy"] == before["accuracy"]
 
 
@@ -115,14 +115,16 @@ def test_it_learns_and_everything_is_written(trained):
 
 def test_an_interrupted_run_goes_on_to_the_same_weights_and_metrics(folder, trained, monkeypatch, capsys):
     output = folder / "interrupted"
-    on_log = MetricsFile.on_log
+    on_save = RunFiles.on_save
 
     def stop(self, args, state, control, **kwargs):
-        on_log(self, args, state, control, **kwargs)
+        # What a kill in the middle of the third checkpoint leaves.
         if state.global_step > 0.6 * state.max_steps:
+            (output / "checkpoints" / f"checkpoint-{state.global_step}" / "trainer_state.json").unlink()
             raise KeyboardInterrupt
+        on_save(self, args, state, control, **kwargs)
 
-    monkeypatch.setattr(MetricsFile, "on_log", stop)
+    monkeypatch.setattr(RunFiles, "on_save", stop)
     assert run(folder, output) == 130
     assert not (output / "model").exists()
     monkeypatch.undo()
@@ -165,6 +167,7 @@ def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(fol
         ({"model.path": "/nowhere"}, "model.path=/nowhere"),
         ({"model.path": "???"}, "model.path"),
         ({"data.files": "nowhere.parquet"}, "nowhere.parquet does not exist"),
+        ({"data.files": "null"}, "data.files must have at least 1 item"),
         ({"data.max_length": 4000}, "max_length=4000"),
         ({"optim.lr": 0}, "optim.lr must be greater than 0"),
         ({"trainer.typo": 1}, "typo"),

@@ -30,7 +30,6 @@ def call(tool, parameters, data=None):
         ("print(1)\n1 / 0", "1\nZeroDivisionError: division by zero", "failed"),
         ("import sys; sys.exit(3)", "exit code 3", "failed"),
         ("while True: pass", "Error: stopped after 1 seconds", "timeout"),
-        ("def", "SyntaxError: invalid syntax", "failed"),
         ("import os; print(os.listdir('/'))", "PermissionError", "failed"),
     ],
 )
@@ -58,5 +57,3 @@ def test_calls_are_counted_in_the_trajectory(tool):
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="rewards.ok of the tool python is not one of malformed, finished"):
         PythonTool({"rewards": {"ok": 1}})
-    with pytest.raises(ValueError, match="seconds=0"):
-        PythonTool({"seconds": 0})

@@ -6,7 +6,7 @@ import json
 import pytest
 import yaml
 
-from prime_ext.tasks.cells import Composed, RowError
+from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.task_file import FOLDER, TaskError, load_task
 from prime_ext.tasks.task_rows import NoData, load_problems
 
@@ -61,8 +61,6 @@ def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     ("row", "message"),
     [
         ({"premise": "a"}, "no column hypothesis or statement2 or sentence2; it has premise"),
-        ({"premise": "a", "hypothesis": " ", "label": "neutral"}, "hypothesis is empty"),
-        ({"premise": "a", "hypothesis": "b"}, "no column label or answer or gold_label"),
         ({"premise": "a", "hypothesis": "b", "label": 1}, "label '1' is none of entailment, neutral"),
         ({"premise": "a", "hypothesis": "b", "label": True}, "label must be a text"),
         ({"premise": "a", "hypothesis": "b\udc00", "label": "neutral"}, "hypothesis has half a character"),
@@ -143,7 +141,6 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "key 'name' is given twice"),
-        ("", "the file must be a mapping"),
         ("1: a", "the key 1 must be a text"),
     ],
 )
@@ -185,13 +182,6 @@ def test_a_field_may_be_a_text_around_cells(tmp_path, row, text):
     assert task.problem({"prompt": "p", "test": "t", "entry_point": "f", **row}).fields["form"] == text
 
 
-def test_a_field_without_its_cells_says_so():
-    composed = Composed(tuple(COMPOSED["first_of"]))
-    for row, message in (({"starter": " "}, "starter or meta.kind; it has starter"), ({"starter": ["a"]}, "a text")):
-        with pytest.raises(RowError, match=message):
-            composed.read(row)
-
-
 SOURCE = {"local": {"test": "rows.jsonl"}, "rows": {"test": 2}, "where": {"year": "^2024"}, "origin": "example.org/a"}
 MINE = {**MATH, "source": SOURCE, "id": "name"}
 ROWS = [
@@ -207,7 +197,6 @@ ROWS = [
         (ROWS[:2], "rows.jsonl has 1 rows of the task; 2 were published"),
         ([*ROWS, ROWS[0]], "row 4: the id 'a' is not the first of that name"),
         ([{"question": "1+1"}], "row 1: no column year"),
-        ([{**ROWS[0], "answer": []}], "row 1: answer is empty"),
         (ROWS, None),
     ],
 )
@@ -229,8 +218,6 @@ def test_missing_data_say_where_they_are(tmp_path):
         load_problems(mine, tmp_path)
     with pytest.raises(NoData, match="mine: no hub: give --data"):
         load_problems(mine)
-    with pytest.raises(NoData, match="mine: no split 'train'; it has test"):
-        load_problems(mine, tmp_path, "train")
     with pytest.raises(NoData, match="get it with: hf download --repo-type dataset openai/gsm8k main/test-0"):
         load_problems(load_task("gsm8k"), tmp_path)
 
@@ -238,5 +225,3 @@ def test_missing_data_say_where_they_are(tmp_path):
 def test_an_unknown_task_suggests_near_names():
     with pytest.raises(TaskError, match=r"no task 'rte-quant'; did you mean rte_quant"):
         load_task("rte-quant")
-    with pytest.raises(TaskError, match=r"no task 'zzz'; there are aime, aime2022, aime2023, aime2024"):
-        load_task("zzz")

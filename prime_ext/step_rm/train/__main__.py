@@ -10,29 +10,25 @@ checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check
 """
 
 import math
-import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.run.check_metrics import RunChecks
+from prime_ext.run.training import METRICS_FILE, check_folder, is_first_rank, read_settings, run_program
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.train.settings import METRICS_FILE, StepRMSettings
+from prime_ext.step_rm.train.settings import StepRMSettings
 from prime_ext.utils.run_store import command
 
 
 def compose(overrides: list[str]) -> StepRMSettings:
     """Compose and check the settings. Raises ``SettingsError``."""
-    from omegaconf import OmegaConf
-
-    config = compose_config("step_rm", overrides)
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise SettingsError(f"{missing[0]} is missing; give {missing[0]}=...")
-    values: Any = OmegaConf.to_container(config)
-    return StepRMSettings.from_mapping(values)
+    settings = read_settings(StepRMSettings, compose_config("step_rm", overrides))
+    check_folder("model.path", settings.model.path)
+    return settings
 
 
 def checks_of(settings: StepRMSettings) -> RunChecks:
@@ -53,23 +49,22 @@ def print_summary(results: dict[str, Any], output_dir: str) -> None:
     print(f"written to {output_dir}: model/, results.json, metrics.jsonl")
 
 
+def prepare(words: list[str]) -> tuple[RunChecks, Callable[[], None]]:
+    settings = compose(words)
+
+    def run() -> None:
+        from prime_ext.step_rm.train.run import train
+
+        results = train(settings)
+        if is_first_rank():
+            print_summary(results, settings.trainer.output_dir)
+
+    return checks_of(settings), run
+
+
 @command("prime_ext", SettingsError, StepRMError)
 def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    if "-h" in words or "--help" in words:
-        print(__doc__)
-        return 0
-    first = os.environ.get("RANK", "0") == "0"
-    settings = compose(words)
-    checks = checks_of(settings) if first and checks_requested() else None
-    from prime_ext.step_rm.train.run import train
-
-    results = train(settings)
-    if first:
-        print_summary(results, settings.trainer.output_dir)
-    if checks is not None:
-        checks.finish()
-    return 0
+    return run_program(arguments, __doc__ or "", prepare)
 
 
 if __name__ == "__main__":

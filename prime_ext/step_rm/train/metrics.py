@@ -9,19 +9,6 @@ import torch.nn.functional as F
 from prime_ext.step_rm.labels import LABELS
 
 
-def confusion(predicted_N: torch.Tensor, class_N: torch.Tensor) -> torch.Tensor:
-    """Return counts, (C, C): row the true class, column the predicted one."""
-    n = len(LABELS)
-    return torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
-
-
-def class_rates(confusion_CC: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return precision, recall and F1, 2 TP / (2 TP + FP + FN), of each class, (C,); nan where there is no case."""
-    hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
-    f1_C = 2 * hit_C.double() / (predicted_C + true_C)
-    return {"precision": hit_C / predicted_C, "recall": hit_C / true_C, "f1": f1_C}
-
-
 def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     """Return the temperature of the least negative log-likelihood, by golden-section search on its logarithm.
 
@@ -44,31 +31,29 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     return float(((left + right) / 2).exp())
 
 
-def headline(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0) -> dict[str, float]:
-    """Return accuracy, macro-F1 and negative log-likelihood."""
+def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0) -> dict[str, Any]:
+    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and rates by class.
+
+    Rows of the confusion are true classes, columns predicted ones. A rate without a case is None.
+    """
     scaled_NC = logits_NC.double() / temperature
     predicted_N = scaled_NC.argmax(-1)
-    return {
-        "accuracy": float((predicted_N == class_N).double().mean()),
-        # Of the classes that occur or are predicted.
-        "macro_f1": float(class_rates(confusion(predicted_N, class_N))["f1"].nanmean()),
-        "nll": float(F.cross_entropy(scaled_NC, class_N)),
-    }
-
-
-def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float) -> dict[str, Any]:
-    """Return everything about one split: its headline, the share of its most frequent class, and numbers by class."""
-    table_CC = confusion(logits_NC.argmax(-1), class_N)
-    rates = class_rates(table_CC)
-
-    def one_class(at: int) -> dict[str, float | None]:
-        numbers = {name: None if rate_C[at].isnan() else float(rate_C[at]) for name, rate_C in rates.items()}
-        return {"steps": int(table_CC[at].sum()), **numbers}
-
+    n = len(LABELS)
+    confusion_CC = torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
+    hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
+    f1_C = 2 * hit_C.double() / (predicted_C + true_C)
+    rates = {"precision": hit_C / predicted_C, "recall": hit_C / true_C, "f1": f1_C}
+    classes = {name: [None if rate.isnan() else float(rate) for rate in rate_C] for name, rate_C in rates.items()}
     return {
         "steps": len(class_N),
-        "majority": float(table_CC.sum(1).max() / len(class_N)),
-        **headline(logits_NC, class_N, temperature),
-        "classes": {str(label): one_class(at) for at, label in enumerate(LABELS)},
-        "confusion": table_CC.tolist(),
+        "majority": float(true_C.max() / len(class_N)),
+        "accuracy": float((predicted_N == class_N).double().mean()),
+        # Of the classes that occur or are predicted.
+        "macro_f1": float(f1_C.nanmean()),
+        "nll": float(F.cross_entropy(scaled_NC, class_N)),
+        "classes": {
+            str(label): {"steps": int(true_C[at]), **{name: values[at] for name, values in classes.items()}}
+            for at, label in enumerate(LABELS)
+        },
+        "confusion": confusion_CC.tolist(),
     }

@@ -2,7 +2,6 @@
 """The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
-import hashlib
 import itertools
 import os
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from tqdm import tqdm
 from transformers import (
@@ -23,22 +23,21 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
+from prime_ext.run.metrics_file import MetricsFile
+from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, digest_files, is_first_rank
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.local import check_fit, padded
-from prime_ext.step_rm.train.metrics import fit_temperature, headline, report
-from prime_ext.step_rm.train.settings import METRICS_FILE, ModelSettings, StepRMSettings
-from prime_ext.utils.files import read_json, write_json, write_json_lines
+from prime_ext.step_rm.train.metrics import fit_temperature, report
+from prime_ext.step_rm.train.settings import ModelSettings, StepRMSettings
+from prime_ext.utils.files import write_json
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.run_store import check_identity
 
-FINGERPRINT = "run.json"
 # Rows that are tokenized in one call.
 ROWS_AT_ONCE = 1024
 
@@ -50,14 +49,6 @@ class Row(NamedTuple):
     label: int
     context_cut: bool
     step_cut: bool
-
-
-def digest(rows: Sequence[Row]) -> str:
-    """Hash inputs and classes, in order."""
-    state = hashlib.blake2b(np.asarray([row.label for row in rows], dtype=np.int8).tobytes(), digest_size=8)
-    for row in rows:
-        state.update(len(row.ids).to_bytes(4, "big") + row.ids.tobytes())
-    return state.hexdigest()
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -115,37 +106,31 @@ def load_model(settings: ModelSettings) -> Any:
     return AutoModelForSequenceClassification.from_pretrained(path, config=config, dtype="float32", **remote)
 
 
-class MetricsFile(TrainerCallback):
-    """Write ``metrics.jsonl``, one object with ``step`` and ``data`` per line; each time anew, so never half."""
+class RunFiles(TrainerCallback):
+    """Write metrics, and declare checkpoints complete."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, checkpoints: Checkpoints, step: int):
+        self.checkpoints = checkpoints
+        self.metrics = MetricsFile(path, step) if is_first_rank() else None
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            lines = [
-                {"step": entry["step"], "data": {key: value for key, value in entry.items() if key != "step"}}
-                for entry in state.log_history
-            ]
-            write_json_lines(self.path, lines)
+        if self.metrics is not None:
+            data = dict(state.log_history[-1])
+            step = data.pop("step")
+            self.metrics.log(data, step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if dist.is_initialized():
+            # Other ranks write their random state.
+            dist.barrier()
+        if is_first_rank():
+            self.checkpoints.complete(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     """Return the cross-entropy over the inputs of the optimizer step, however these are cut into passes."""
     total = F.cross_entropy(outputs["logits"].float(), labels, reduction="sum")
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-
-def find_checkpoint(folder: Path, settings: StepRMSettings, splits: dict[str, list[Row]]) -> str | None:
-    """Return the checkpoint to continue from, None for none. Raises ``RunError``: other settings or data."""
-    data = {name: {**counts(rows), "digest": digest(rows)} for name, rows in splits.items()}
-    identity = {"settings": settings.of_result, "data": data}
-    path, checkpoints = folder / FINGERPRINT, folder / "checkpoints"
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    if last and path.is_file():
-        check_identity(folder, read_json(path), identity, "choose another trainer.output_dir or delete it")
-    write_json(path, identity)
-    return last
 
 
 def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
@@ -198,11 +183,13 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     except OSError as error:
         raise StepRMError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     pair_format = settings.data.pair_format()
-    splits = load_splits(settings.data.paths, PairEncoder(tokenizer, pair_format))
+    splits = load_splits(settings.data.files, PairEncoder(tokenizer, pair_format))
     model = load_model(settings.model)
     model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
-    checkpoint = find_checkpoint(folder, settings, splits)
-    callbacks: list[TrainerCallback] = [MetricsFile(folder / METRICS_FILE)]
+    identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
+    checkpoints = Checkpoints(folder / "checkpoints", identity)
+    latest = checkpoints.latest()
+    callbacks: list[TrainerCallback] = [RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))]
     if settings.trainer.patience:
         callbacks.append(EarlyStoppingCallback(settings.trainer.patience))
     trainer = Trainer(
@@ -215,7 +202,7 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
         compute_metrics=_compute_metrics,
         callbacks=callbacks,
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=latest and str(latest))
     results = evaluate(trainer, splits)
     if trainer.is_world_process_zero():
         training = {"settings": settings.of_result, "data": results["data"], "versions": versions()}
@@ -229,7 +216,8 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     logits_NC = torch.as_tensor(prediction.predictions).float()
     if not logits_NC.isfinite().all():
         raise StepRMError("the model's scores are not finite any more; lower optim.lr")
-    return headline(logits_NC, torch.as_tensor(prediction.label_ids))
+    found = report(logits_NC, torch.as_tensor(prediction.label_ids))
+    return {name: found[name] for name in ("accuracy", "macro_f1", "nll")}
 
 
 def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:

@@ -1,29 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the training, checked before a model is loaded. No torch. config/step_rm.yaml explains the keys."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, fields
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import (
-    STRICT,
-    Count,
-    CountOrZero,
-    Positive,
-    PositiveOrZero,
-    SettingsError,
-    Share,
-    Switch,
-    Text,
-    read,
-)
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Share, Switch, Text
+from prime_ext.run.training import Paths
 from prime_ext.step_rm.description import PairFormat
-
-METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -38,11 +24,7 @@ class ModelSettings:
 class DataSettings(PairFormat):
     """The section ``data``: files, and what the model reads of them."""
 
-    files: Annotated[Text | list[Text], Field(description="a parquet file or a list of them")]
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.files] if isinstance(self.files, str) else self.files
+    files: Annotated[Paths, Field(min_length=1)]
 
     def pair_format(self) -> PairFormat:
         return PairFormat(**{each.name: getattr(self, each.name) for each in fields(PairFormat)})
@@ -84,16 +66,6 @@ class StepRMSettings:
     data: DataSettings
     optim: OptimSettings
     trainer: TrainerSettings
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "StepRMSettings":
-        """Build from the resolved configuration. Raises ``SettingsError``."""
-        sections = get_type_hints(cls)
-        settings = cls(**{name: read(kind, values.get(name), name) for name, kind in sections.items()})
-        path = settings.model.path
-        if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
-            raise SettingsError(f"model.path={path} does not exist")
-        return settings
 
     @property
     def of_result(self) -> dict[str, Any]:

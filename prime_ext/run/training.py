@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the trainings of step reward models and of offline PRMs share: settings, program, checkpoints. No torch."""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BeforeValidator, Field
+
+from prime_ext.config.checks import SettingsError, Text, read
+from prime_ext.run.check_metrics import RunChecks, checks_requested
+from prime_ext.run.checkpoint import MARKER, complete_folders, mark_complete
+from prime_ext.utils.files import read_json
+from prime_ext.utils.run_store import check_identity
+
+METRICS_FILE = "metrics.jsonl"
+Settings = TypeVar("Settings")
+# Files of data, one or a list; none for null.
+Paths = Annotated[
+    list[Text],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
+    Field(description="a path or a list of paths"),
+]
+
+
+def read_settings(kind: type[Settings], config: DictConfig) -> Settings:
+    """Read the sections of a composed configuration. Raises ``SettingsError``: a value is missing or wrong."""
+    for key in sorted(OmegaConf.missing_keys(config)):
+        raise SettingsError(f"{key} is missing; give {key}=...")
+    values: Any = OmegaConf.to_container(config)
+    return kind(**{name: read(section, values.get(name), name) for name, section in get_type_hints(kind).items()})
+
+
+def check_folder(key: str, path: str) -> None:
+    """Raise ``SettingsError`` if a model is named by a folder that does not exist."""
+    if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
+        raise SettingsError(f"{key}={path} does not exist")
+
+
+def digest_files(paths: Iterable[str]) -> str:
+    """Hash what files hold, in order."""
+    state = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(2**20):
+                state.update(block)
+    return state.hexdigest()[:16]
+
+
+def checkpoint_step(folder: Path | None) -> int:
+    """Return the step of a checkpoint; 0 for none."""
+    return int(re.split("[-_]", folder.name)[-1]) if folder else 0
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Checkpoints in ``root``. ``identity`` is what a run must share with the one that wrote them."""
+
+    root: Path
+    identity: dict[str, Any]
+
+    def latest(self) -> Path | None:
+        """Return the latest complete one, None for none. Raises ``RunError``: of a run with other settings or data."""
+        folders = complete_folders(self.root)
+        if not folders:
+            return None
+        advice = "choose another trainer.output_dir or delete the folder"
+        check_identity(folders[-1], read_json(folders[-1] / MARKER)["identity"], self.identity, advice)
+        return folders[-1]
+
+    def complete(self, folder: Path) -> None:
+        """Declare one complete."""
+        mark_complete(folder, {"identity": self.identity})
+
+
+def run_program(
+    arguments: list[str] | None, doc: str, prepare: Callable[[list[str]], tuple[RunChecks | None, Callable[[], Any]]]
+) -> int:
+    """Run a training program with these words, or those of the command line, and return its exit code.
+
+    ``prepare`` checks the words and returns what to check after the run, and the run.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    if "-h" in words or "--help" in words:
+        print(doc)
+        return 0
+    checks, run = prepare(words)
+    checking = checks_requested() and is_first_rank()
+    run()
+    if checks is not None and checking:
+        checks.finish()
+    return 0
+
+
+def is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
