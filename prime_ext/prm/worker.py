@@ -96,12 +96,14 @@ class PRMLoss:
 
     Attributes:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
+        reference: field with the reference's log-probabilities.
         bias: the trained bias, if there is one; the worker puts it there.
     """
 
-    def __init__(self, name: str, beta: float):
+    def __init__(self, name: str, beta: float, reference: str = REFERENCE_LOG_PROBS):
         self.name = name
         self.beta = beta
+        self.reference = reference
         self.bias: OutcomeBias | None = None
         self._recorded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
@@ -110,12 +112,12 @@ class PRMLoss:
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Loss of one micro-batch; the second value is empty because verl already reports the summed loss."""
         log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
-        fields = data.select(REFERENCE_LOG_PROBS, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
+        fields = data.select(self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         if self._recorded is not None:
             length_B = data["responses"].offsets().diff()
             self._recorded.append((fields[ROW], length_B, log_prob_BT.detach().float()))
-        ratio_BT = log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT)
+        ratio_BT = log_ratio(log_prob_BT, fields[self.reference], mask_BT)
         rows = RowFields(fields[WEIGHT].float(), fields[LABEL].float(), fields[OFFSET].float())
         bias = {} if self.bias is None else {"bias": self.bias.parameter}
         loss = PRM_LOSSES[self.name].loss(ratio_BT, mask_BT, rows, self.beta, **bias)

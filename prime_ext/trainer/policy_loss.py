@@ -15,108 +15,66 @@ from typing import Any
 
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
-from prime_ext.config.settings import PrimeSettings
 from prime_ext.prm.engines import engine_of, register_engine
-from prime_ext.prm.implicit_prm import PRM_GROUP
 from prime_ext.prm.worker import ImplicitPRMWorker, padded_responses
+from prime_ext.trainer.step import AVERAGE_ROLE
 
-# Name of the worker group of the average, its folder in a checkpoint, and its role.
-AVERAGE_GROUP, AVERAGE_FOLDER, AVERAGE_ROLE = "avgpolicy", "policy_average", "average"
+# Name of the worker group of the average, and its folder in a checkpoint.
+AVERAGE_GROUP, AVERAGE_FOLDER = "avgpolicy", "policy_average"
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
 # And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
 TOP_K = "prime_target_top_k"
 
 
-class PolicyTargets:
-    """The implicit PRM as a distribution (``prime.process.form=kl``), and the policy's average (``prime.anchor``).
+class PolicyAverage:
+    """The running average of the policy's weights (``prime.anchor``), in the policy's worker processes.
 
-    Args:
-        config: the whole configuration; the policy's sections are read.
-        settings: the validated section ``prime``.
+    ``model`` is the configuration of its worker, ``decay`` the weight of the past.
     """
 
-    def __init__(self, config: DictConfig, settings: PrimeSettings):
-        self.config = config
-        self.settings = settings
-        self._average: Any = None
+    def __init__(self, model: TrainingWorkerConfig, decay: float):
+        self.model = model
+        self.decay = decay
+        self.group: Any = None
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
-        """Classes to add to the actor's worker processes, by group name."""
-        if not self.settings.anchor.enable:
-            return {}
-        # The policy's model on an engine like the policy's, without an optimiser.
-        section = self.config.actor_rollout_ref
-        # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
-        more = {"fsdp_config": {"forward_only": True, "model_dtype": "fp32"}}
-        more["checkpoint"] = {"save_contents": ["model"], "load_contents": ["model"]}
-        actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, more))
-        engine = actor.engine
-        engine.use_dynamic_bsz = section.actor.use_dynamic_bsz
-        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section.actor.ppo_max_token_len_per_gpu
-        rows = section.actor.ppo_micro_batch_size_per_gpu
-        engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
-        config = TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=omega_conf_to_dataclass(section.model),
-            engine_config=engine,
-            optimizer_config=actor.optim,
-            checkpoint_config=actor.checkpoint,
-        )
+        """Classes to add to the policy's worker processes, by group name."""
         worker = ray.remote(ImplicitPRMWorker)
-        return {AVERAGE_GROUP: RayClassWithInitArgs(cls=worker, config=config, role=AVERAGE_ROLE)}
+        return {AVERAGE_GROUP: RayClassWithInitArgs(cls=worker, config=self.model, role=AVERAGE_ROLE)}
 
     def attach(self, actor_group: Any) -> None:
-        """Build the average, equal to the policy, and give the policy its loss. The PRM has to be there already."""
-        if self.settings.distils or self.settings.anchor.enable:
-            actor_group.execute_with_func_generator(install_targets)
-        if self.settings.anchor.enable:
-            self._average = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
-            self._average.reset()
-            self._average.average_weights("policy", 0.0)
+        """Build the average, equal to the policy, whose engine has to be known already (:func:`install_targets`)."""
+        self.group = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
+        self.group.reset()
+        self.group.average_weights("policy", 0.0)
 
-    def coefficients(self, gate: float) -> dict[str, float]:
-        """Coefficient of each divergence in the policy's loss of a step, by role; the gate is 1 without one."""
-        coefficients = {}
-        if self.settings.distils:
-            coefficients[PRM_GROUP] = self.settings.process.coefficient * gate
-        if self.settings.anchor.enable:
-            closed = 1.0 - gate if self.settings.anchor.fallback else 1.0
-            coefficients[AVERAGE_ROLE] = self.settings.anchor.coefficient * closed
-        return coefficients
-
-    def before_update(self) -> None:
+    def follow(self) -> None:
         """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
-        if self._average is not None:
-            self._average.average_weights("policy", self.settings.anchor.decay)
+        self.group.average_weights("policy", self.decay)
 
     def save(self, folder: str, global_step: int) -> None:
         """Save the average in the folder of a checkpoint."""
-        if self._average is not None:
-            self._average.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
+        self.group.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
-        if self._average is None:
-            return
         path = os.path.join(folder, AVERAGE_FOLDER)
         if not os.path.isdir(path):
             raise FileNotFoundError(
                 f"the checkpoint has no average of the policy at {path}; it was saved with prime.anchor.kind=none"
             )
-        self._average.load_checkpoint(local_path=path, del_local_after_load=delete_after_load)
+        self.group.load_checkpoint(local_path=path, del_local_after_load=delete_after_load)
 
 
 class TargetedPolicyLoss:

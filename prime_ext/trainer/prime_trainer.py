@@ -5,8 +5,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
-from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyTargets
-from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
-from prime_ext.trainer.prm_phase import PRMPhase
+from prime_ext.step_rm.response_cut import ResponseCutter
+from prime_ext.trainer.build import build_average, build_prm
+from prime_ext.trainer.implicit_prm import FrozenPRM
+from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyAverage, install_targets
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.prompts import greedy_rewards, prompts_of_data, prompts_to_data, set_uids
 from prime_ext.trainer.replay_buffer import (
@@ -41,13 +40,15 @@ from prime_ext.trainer.replay_buffer import (
     PromptFilterReplayBuffer,
     PromptFilterReplayBufferAsync,
 )
-from prime_ext.trainer.reward_sources import advantages, step_scorer
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.trainer.reward_sources import shaping_of
+from prime_ext.trainer.rollouts import Rollouts, load_rollouts
+from prime_ext.trainer.scorer import Companion, Learner, Scorer, StepRewardModel
+from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
+from prime_ext.utils.transfer_queue import RolloutStore, mean_counts, reward_info
 
 logger = logging.getLogger(__name__)
 
-PRM_FOLDER = "prm"
 STATE_FILE = "prime_ext.json"
 
 
@@ -61,15 +62,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
-        prm_settings = PRMSettings.of(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm = ImplicitPRM(config, prm_settings) if prm_settings.enable else None
-        self.targets = PolicyTargets(config, self.prime)
-        self._target_coefficients: dict[str, float] = {}
+        self.prm_settings = PRMSettings.of(config)
         self.gate: ReliabilityGate | None = None
-        self.response_steps: ResponseSteps | None = None
-        self.scorer: Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None = None
         self._greedy: dict[str, float] = {}
+        self._kl_coefficients: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
         self._prompt_of_uid: dict[str, TensorDict] = {}
@@ -187,7 +184,32 @@ class PrimeTrainerMixin(GuardedRunMixin):
             submit, wait = super()._submit_batch_to_rollout, partial(self._pause, self._poll_seconds)
             self._greedy = greedy_rewards(prompts, submit, self.global_steps, wait)
 
-    # ---- the PRM's life --------------------------------------------------------------------------------------
+    # ---- models beside the policy --------------------------------------------------------------------------------
+
+    @cached_property
+    def prm(self) -> FrozenPRM | None:
+        """The implicit PRM, or a frozen model in its place."""
+        prm = self.prm_settings
+        return build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id) if prm.enable else None
+
+    @cached_property
+    def scorer(self) -> Scorer | None:
+        """What gives the process rewards."""
+        return StepRewardModel(shaping_of(self.prime)) if self.prime.process.scores_steps else self.prm
+
+    @cached_property
+    def average(self) -> PolicyAverage | None:
+        """The running average of the policy, if the policy is pulled towards it."""
+        anchor = self.prime.anchor
+        return build_average(self.config.actor_rollout_ref, anchor.decay) if anchor.enable else None
+
+    @property
+    def _companions(self) -> list[Companion]:
+        return [model for model in (self.prm, self.average) if model is not None]
+
+    @property
+    def _learners(self) -> list[Learner]:
+        return [model for model in self._companions if isinstance(model, Learner)]
 
     @property
     def resource_pool_to_cls(self) -> dict:
@@ -197,31 +219,18 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @resource_pool_to_cls.setter
     def resource_pool_to_cls(self, pools: dict) -> None:
         pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
-        if self.prm is not None:
-            pools[pool].update(self.prm.worker_classes())
-        pools[pool].update(self.targets.worker_classes())
+        for model in self._companions:
+            pools[pool].update(model.worker_classes())
         self._resource_pool_to_cls = pools
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
-        if self.prime.needs_steps:
-            self.response_steps = ResponseSteps(self.prime.steps, self.tokenizer)
-        self.scorer = self._build_scorer()
         refuse(check_amount(self.config, len(self.train_dataset)))
-        if self.prm is not None and self.config.prm.optim.total_training_steps <= 0:
+        if self.prm_settings.enable and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
                 # The schedule moves once per update of the PRM.
                 steps = self.total_training_steps * self.parameter_sync_step
                 self.config.prm.optim.total_training_steps = max(1, steps)
-
-    def _build_scorer(self) -> Callable[[PrimeStep, KVBatchMeta], KVBatchMeta] | None:
-        """What gives the process rewards (``prime.process.scorer``)."""
-        prm, end_token = self.prm, self.tokenizer.eos_token_id
-        if self.prime.process.scores_steps:
-            return step_scorer
-        if prm is None:
-            return None
-        return lambda step, batch: PRMPhase(prm, step, end_token).run(batch)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         multiple = super()._get_required_batch_multiple(dp_size)
@@ -230,19 +239,20 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- checkpoints -----------------------------------------------------------------------------------------
 
     def _load_checkpoint(self) -> None:
-        if self.prm is not None:
-            self.prm.attach(self.actor_rollout_wg)
-        self.targets.attach(self.actor_rollout_wg)
+        if self.prime.distils or self.average is not None:
+            self.actor_rollout_wg.execute_with_func_generator(install_targets)
+        for model in self._companions:
+            model.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
-            self._load_prime_state(self._checkpoint_folder())
+            folder = self._checkpoint_folder()
+            for model in self._learners:
+                model.load(str(folder), self.config.trainer.del_local_ckpt_after_load)
+            self._load_prime_state(folder)
             if self._buffers_prompts:
                 self.replay_buffer.drop_orphans()
 
     def _load_prime_state(self, folder: Path) -> None:
-        if self.prm is not None:
-            self.prm.load(str(folder / PRM_FOLDER), self.config.trainer.del_local_ckpt_after_load)
-        self.targets.load(str(folder), self.config.trainer.del_local_ckpt_after_load)
         path = folder / STATE_FILE
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing: {folder} is not a checkpoint of this version of prime_ext")
@@ -294,10 +304,10 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _save_more(self, folder: Path) -> None:
         # verl 0.9.1 copies nothing to trainer.default_hdfs_dir either.
+        for model in self._learners:
+            model.save(str(folder), self.global_steps)
         if self.prm is not None:
-            self.prm.save(str(folder / PRM_FOLDER), self.global_steps)
             write_json(folder / PRM_DESCRIPTION, self._describe_prm())
-        self.targets.save(str(folder), self.global_steps)
         self._save_prime_state(folder)
 
     # ---- one step --------------------------------------------------------------------------------------------
@@ -309,53 +319,49 @@ class PrimeTrainerMixin(GuardedRunMixin):
             metrics.update(self.replay_buffer.step_metrics())
         return batch
 
+    @cached_property
+    def _cutter(self) -> ResponseCutter | None:
+        return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's own computation first, for its KL penalty and rollout correction; then PRIME's advantage over it."""
-        batch = super()._compute_advantage(batch, metrics)
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)]
+        """verl's own computation first, for its KL penalty and rollout correction; then PRIME's step over it."""
+        store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
+        greedy = self._greedy if self.prime.needs_greedy else None
+        of_step = (self.global_steps, config.use_kl_in_reward, self._cutter, greedy)
+        rollouts = load_rollouts(store, self.prime, *of_step)
+        finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
+        result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
+        if self._buffers_prompts and self.prm is not None:
+            metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
+        metrics.update(self._measure(rollouts) | result.metrics)
+        for name, seconds in result.seconds.items():
+            self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
+        self._kl_coefficients = result.kl_coefficients
+        return store.write(advantages=result.advantage_BT, returns=result.return_BT)
+
+    def _measure(self, rollouts: Rollouts) -> dict[str, float]:
+        """Return what reward managers, agent loops and greedy responses report."""
+        rows = zip(rollouts.store.keys, rollouts.extras, rollouts.store.padding, strict=True)
+        real = {key: extra for key, extra, padding in rows if not padding}
+        metrics = {}
         if uses_manager(self.config):
-            metrics.update(pspo_metrics(transfer.fetch_reward_infos(keys, batch.partition_id)))
+            metrics = pspo_metrics([reward_info(key, extra) for key, extra in real.items()])
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
-            counts = transfer.fetch_counts(keys, batch.partition_id)
-            metrics.update({f"agent/{name}": value for name, value in counts.items()})
-        step = PrimeStep.load(
-            batch,
-            self.prime,
-            self.config.algorithm.use_kl_in_reward,
-            self.response_steps,
-            self._greedy,
-            metrics=metrics,
-            timing=self.timing_raw,
-            number=self.global_steps,
-            gamma=self.config.algorithm.gamma,
-            lam=self.config.algorithm.lam,
-        )
+            metrics |= {f"agent/{name}": value for name, value in mean_counts(list(real.values())).items()}
         if self.prime.needs_greedy:
             known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
             metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
             metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
-        if self.scorer is not None:
-            of_prm = self.prm is not None and self.prime.process.scorer == "implicit_prm"
-            counts_rollouts = of_prm and self._buffers_prompts
-            finished = self.replay_buffer.count_rollouts() if counts_rollouts else 0
-            batch = self.scorer(step, batch)
-            if counts_rollouts:
-                metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
-        with marked_timer("prime_advantage", self.timing_raw):
-            gate = self._gate_value(step)
-            self._target_coefficients = self.targets.coefficients(gate)
-            for role, value in self._target_coefficients.items():
-                metrics[f"prime/kl/{role}_coefficient"] = value
-            advantage_BT, return_BT = advantages(step, gate)
-            return transfer.put_tokens(batch, {"advantages": advantage_BT, "returns": return_BT})
+        return metrics
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's update, whose loss is told what else to pull the policy towards."""
-        with marked_timer("policy_average", self.timing_raw):
-            self.targets.before_update()
-        batch.extra_info.update({COEFFICIENTS: self._target_coefficients, TOP_K: self.prime.process.top_k})
+        if self.average is not None:
+            with marked_timer("policy_average", self.timing_raw):
+                self.average.follow()
+        batch.extra_info.update({COEFFICIENTS: self._kl_coefficients, TOP_K: self.prime.process.top_k})
         batch = super()._update_actor(batch, metrics)
-        for role in self._target_coefficients:
+        for role in self._kl_coefficients:
             # verl puts its own prefix before whatever a loss reports.
             if (kl := metrics.pop(f"actor/kl_to_{role}", None)) is not None:
                 metrics[f"prime/kl/{role}"] = kl
@@ -364,14 +370,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             counted = self.prm.take_pass_counts()["forward"] / sum(tag["seq_len"] for tag in batch.tags)
             metrics["prm/passes/forward"] = metrics.get("prm/passes/forward", 0.0) + counted
         return batch
-
-    def _gate_value(self, step: PrimeStep) -> float:
-        """Factor on the coefficient of the process rewards in this step."""
-        if self.gate is None:
-            return 1.0
-        gate = self.gate.update(step.pairs_before)
-        step.metrics.update({"prime/gate/value": gate, "prime/gate/pair_accuracy_average": self.gate.average})
-        return gate
 
 
 def _uids(prompts: TensorDict) -> list[str]:

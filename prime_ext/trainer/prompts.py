@@ -18,8 +18,6 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
-# No underscore: verl takes what stands before the first one in the key of a trajectory as the id of the prompt.
-PREFIX = "greedy-"
 PARTITION = "train"
 
 
@@ -39,7 +37,7 @@ def greedy_rewards(
     NaN where it failed or could not be judged. Prompts are submitted under ids of their own, and forgotten afterwards.
     """
     batch = tu.concat_tensordict([prompt.copy() for prompt in prompts])
-    uids = [f"{PREFIX}{uid}" for uid in batch["uid"]]
+    uids = [f"{transfer.GREEDY_PREFIX}{uid}" for uid in batch["uid"]]
     set_uids(batch, uids)
     # Options of verl's agent loop (AgentLoopWorkerTQ._run_prompt).
     for name, value in (("global_steps", global_steps), ("__rollout_n__", 1), ("__do_sample__", False)):
@@ -50,14 +48,14 @@ def greedy_rewards(
     keys = transfer.trajectories(uids, PARTITION)
     # All outputs of a session carry its reward.
     first = {transfer.group_uid(key): key for key in sorted(keys, reverse=True)}
-    rewards = dict.fromkeys((uid.removeprefix(PREFIX) for uid in uids), float("nan"))
+    rewards = dict.fromkeys((uid.removeprefix(transfer.GREEDY_PREFIX) for uid in uids), float("nan"))
     if first:
         answered = KVBatchMeta(partition_id=PARTITION, keys=list(first.values()), tags=[{} for _ in first])
-        scores = transfer.fetch_padded(answered, ["rm_scores"])["rm_scores"].float().sum(-1).tolist()
+        scores = transfer.RolloutStore(answered).fetch("rm_scores")["rm_scores"].float().sum(-1).tolist()
         infos = transfer.fetch_reward_infos(answered.keys, PARTITION)
         for uid, score, info in zip(first, scores, infos, strict=True):
             if not info.get("grader_failure", 0.0):
-                rewards[uid.removeprefix(PREFIX)] = score
+                rewards[uid.removeprefix(transfer.GREEDY_PREFIX)] = score
     transfer.clear([*uids, *keys], PARTITION)
     missing = sum(reward != reward for reward in rewards.values())
     if missing:

@@ -25,8 +25,8 @@ from prime_ext.step_rm.splitting import SPLITTERS, split_steps
 from prime_ext.trainer.prompt_judge import WARN_RATE
 from prime_ext.trainer.prompts import set_uids
 from prime_ext.trainer.replay_buffer import CPU_POLL_SECONDS
-from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.transfer_queue import RolloutStore, clear, fetch_reward_infos, group_uid
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         else:
             logger.warning("%s is missing: the KL coefficient starts from algorithm.kl_ctrl.kl_coef again", path)
 
-    def _check_steps(self, batch: KVBatchMeta, infos: Sequence[Mapping[str, Any]]) -> None:
+    def _check_steps(self, store: RolloutStore, infos: Sequence[Mapping[str, Any]]) -> None:
         """Warn in the first batch where few responses have two steps. Raises ``ScoringFailed`` where none has."""
         several = sum(info["n_steps"] > 1 for info in infos)
         first = self._without_steps is None
@@ -173,7 +173,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         ends = self._without_steps >= BATCHES_WITHOUT_STEPS and not self.pspo.outcome_coefficient
         if not self.pspo.zeroes_single_steps or not (ends or (first and several < FEW * len(infos))):
             return
-        ids = transfer.fetch_rows(batch, ["responses"])["responses"]
+        ids = store.fetch_rows("responses")["responses"]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         advice = advise_splitter(infos, texts, self.pspo.steps.splitter)
         if ends:
@@ -182,18 +182,19 @@ class PSPOTrainerMixin(GuardedRunMixin):
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **keywords: Any) -> KVBatchMeta:
         """Balance, and fill up, the responses that count."""
-        batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
-        infos = transfer.fetch_reward_infos(batch.keys, batch.partition_id)
+        store = RolloutStore(batch)
+        store = store.select(sorted(range(len(store)), key=store.keys.__getitem__))
+        infos = fetch_reward_infos(store.keys, batch.partition_id)
         metrics.update(pspo_metrics(infos))
-        self._check_steps(batch, infos)
-        uids = [transfer.group_uid(key) for key in batch.keys]
+        self._check_steps(store, infos)
+        uids = [group_uid(key) for key in store.keys]
         rows = scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
-        metrics["pspo/dropped"] = len(batch) - len(rows)
-        if len(rows) < len(batch):
-            every, batch, infos = set(batch.keys), transfer.select(batch, rows), [infos[row] for row in rows]
-            transfer.clear(sorted(every - set(batch.keys)), batch.partition_id)
+        metrics["pspo/dropped"] = len(store) - len(rows)
+        if len(rows) < len(store):
+            every, store, infos = set(store.keys), store.select(rows), [infos[row] for row in rows]
+            clear(sorted(every - set(store.keys)), batch.partition_id)
         if self.pspo.pays_tokens:
-            masks = transfer.fetch_rows(batch, ["response_mask"])["response_mask"]
+            masks = store.fetch_rows("response_mask")["response_mask"]
             rewards = [token_rewards(info, mask_T, self.pspo) for info, mask_T in zip(infos, masks, strict=True)]
-            transfer.put_tokens(batch, {"rm_scores": torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True)})
-        return super()._balance_batch(batch, metrics, *args, **keywords)
+            store.write(rm_scores=torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True))
+        return super()._balance_batch(store.batch, metrics, *args, **keywords)

@@ -1,116 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that talks to TransferQueue, verl's store of rollouts.
 
-On the driver a batch is a list of keys; tensors are fetched by key, as nested tensors, and written back the same way.
+Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an underscore. Ids begin with
+``pad`` in verl's rows of padding, ``replay`` in rollouts of earlier steps, ``greedy-`` in greedy responses.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from math import isfinite
 from numbers import Real
 from typing import Any
 
-import ray
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
-from verl.workers.utils.padding import response_to_nested
 
-IS_PADDING = "is_padding"
-_MULTI_MODAL = "multi_modal_inputs"
+_MULTI_MODAL, _EXTRA = "multi_modal_inputs", "extra_fields"
+# Of prompts that are answered once more, greedily.
+GREEDY_PREFIX = "greedy-"
 
 
 def group_uid(key: str) -> str:
-    """Prompt id of a trajectory key ``{uid}_{session}_{index}``."""
+    """Return the prompt id of a trajectory."""
     return key.split("_", 1)[0]
 
 
-def group_numbers(keys: Sequence[str]) -> list[int]:
-    """Number of the prompt of each trajectory, from 0 on in the order in which they come."""
-    number: dict[str, int] = {}
-    return [number.setdefault(group_uid(key), len(number)) for key in keys]
+def replay_key(number: int) -> str:
+    """Return the key of a rollout of an earlier step; each of them is a prompt of its own."""
+    return f"replay{number:06d}_0_0"
 
 
 def is_padding(tag: Mapping[str, Any]) -> bool:
     """Whether verl appended this row to make the batch divisible."""
-    return bool(tag.get(IS_PADDING, False))
+    return bool(tag.get("is_padding", False))
 
 
-def _get(keys: Sequence[str], partition_id: str, *names: str) -> Any:
+def _get(keys: Sequence[str], partition_id: str | None, *names: str) -> Any:
     """Fields of rows by name, in the order of the keys."""
     return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(names))
 
 
-def fetch_padded(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Token-level fields as ``(B, T)`` tensors, padded with 0, rows in the order of ``batch.keys``."""
-    data = _get(batch.keys, batch.partition_id, *names)
-    missing = [name for name in names if name not in data]
-    if missing:
-        raise RuntimeError(f"rollouts have no field {missing[0]!r}; present: {sorted(map(str, data.keys()))}")
-    return {name: data[name].to_padded_tensor(0) if data[name].is_nested else data[name] for name in names}
-
-
-def fetch_rows(batch: KVBatchMeta, names: Sequence[str]) -> dict[str, list[torch.Tensor]]:
-    """Token-level fields, one tensor of the row's own length for each row."""
-    data = _get(batch.keys, batch.partition_id, *names)
-    return {name: list(data[name].unbind()) for name in names}
-
-
-def refuse_images(batch: KVBatchMeta, feature: str) -> None:
-    """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
-    data = _get(batch.keys, batch.partition_id, _MULTI_MODAL)
-    for key, value in zip(batch.keys, list(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False):
-        if getattr(value, "data", value):
-            raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
-
-
-def _values(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
+def _listed(values: Any) -> list[Any]:
     """A field that is no tensor."""
-    if not keys:
-        return []
-    return [getattr(value, "data", value) for value in list(_get(keys, partition_id, name)[name])]
+    return [getattr(value, "data", value) for value in list(values)]
 
 
-def fetch_reward_infos(keys: Sequence[str], partition_id: str) -> list[Mapping[str, Any]]:
-    """Extra info of each trajectory's reward; empty if there is none. RuntimeError: it is not a mapping."""
-    infos = []
-    for key, extra in zip(keys, _values(keys, partition_id, "extra_fields"), strict=True):
-        info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
-        if not isinstance(info, Mapping):
-            raise RuntimeError(
-                f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward function must return a "
-                f"dict with the key score, and its other keys are the extra info"
-            )
-        infos.append(info)
-    return infos
+def _nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
-def fetch_turn_rewards(keys: Sequence[str], partition_id: str, name: str) -> list[list[float]]:
-    """Return ``tool_rewards`` or ``turn_scores`` of each trajectory. RuntimeError: a loop reports no such numbers."""
-    found = []
-    for key, extra in zip(keys, _values(keys, partition_id, "extra_fields"), strict=True):
-        values = extra.get(name) if isinstance(extra, Mapping) else None
-        if not isinstance(values, list) or not all(isinstance(one, Real) and isfinite(one) for one in values):
-            raise RuntimeError(
-                f"the agent loop of rollout {key} reports {name}={values!r}, and prime.turns.coefficient > 0 needs a "
-                f"list of numbers; use verl's tool_agent, or set prime.turns.coefficient=0"
-            )
-        found.append([float(one) for one in values])
-    return found
+@dataclass(frozen=True)
+class RolloutStore:
+    """Rows of the store, in an order that never changes; workers read and write the same rows by their keys.
+
+    A training step fetches once, when it begins, and writes once, when it ends. All else that goes in is for the PRM's
+    workers (labels and weights of rows, rollouts of earlier steps), and all else that comes out is what they wrote.
+    """
+
+    batch: KVBatchMeta
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def keys(self) -> list[str]:
+        """Trajectories, one for each row."""
+        return list(self.batch.keys)
+
+    @property
+    def padding(self) -> list[bool]:
+        """Which rows verl has appended."""
+        return [is_padding(tag) for tag in self.batch.tags]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of prompt and response."""
+        return [tag["seq_len"] for tag in self.batch.tags]
+
+    @property
+    def groups(self) -> list[int]:
+        """Number of each row's prompt, from 0 on in the order in which they come."""
+        number: dict[str, int] = {}
+        return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
+
+    def fetch(self, *names: str) -> dict[str, Any]:
+        """Return fields: of tokens as ``(B, T)``, padded with 0; numbers as ``(B,)``; anything else as a list.
+
+        Raises RuntimeError where rows have no such field.
+        """
+        data = _get(self.batch.keys, self.batch.partition_id, *names)
+        for name in names:
+            if name not in data:
+                raise RuntimeError(f"rollouts have no field {name!r}; present: {sorted(map(str, data.keys()))}")
+        return {name: _padded(data[name]) for name in names}
+
+    def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
+        """Return fields of tokens, one tensor of the row's own length for each row."""
+        data = _get(self.batch.keys, self.batch.partition_id, *names)
+        return {name: list(data[name].unbind()) for name in names}
+
+    def write(self, **fields: torch.Tensor) -> KVBatchMeta:
+        """Write ``(B,)`` values, or ``(B, T)`` ones of responses; return the rows with all fields that they have."""
+        data = TensorDict({}, batch_size=len(self))
+        for name, value in fields.items():
+            rows = zip(value, self.batch.tags, strict=True)
+            data[name] = value if value.dim() == 1 else _nested([row[: tag["response_len"]] for row, tag in rows])
+        return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
+
+    def select(self, rows: Sequence[int]) -> "RolloutStore":
+        """Return some of the rows, in this order."""
+        picked = {"keys": [self.batch.keys[row] for row in rows], "tags": [self.batch.tags[row] for row in rows]}
+        return RolloutStore(replace(self.batch, **picked))
+
+    def for_workers(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
+        """Return what a worker's method receives: the rows, of which it fetches these fields, and its options."""
+        return replace(self.batch, keys=self.keys, fields=list(fields), extra_info=options)
+
+    @contextmanager
+    def extended(
+        self, keys: Sequence[str], fields: Mapping[str, Sequence[torch.Tensor]], multiple: int, end_token: int
+    ) -> Iterator["RolloutStore"]:
+        """Add rollouts, and verl's padding up to a multiple of ``multiple`` rows, for the time of the block.
+
+        ``fields`` have a tensor for each rollout, ``prompts`` and ``responses`` among them.
+        """
+        pairs = zip(fields["prompts"], fields["responses"], strict=True)
+        sizes = [(len(prompt), len(response)) for prompt, response in pairs]
+        tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in sizes]
+        data = TensorDict({name: _nested(rows) for name, rows in fields.items()}, batch_size=len(keys))
+        batch = replace(self.batch, keys=[*self.batch.keys, *keys], tags=[*self.batch.tags, *tags])
+        try:
+            tq.kv_batch_put(keys=list(keys), partition_id=batch.partition_id, fields=data, tags=tags)
+            batch = upsample_batch_to_divisible_size(batch, multiple, end_token)
+            yield RolloutStore(batch)
+        finally:
+            clear(batch.keys[len(self) :], batch.partition_id)
+
+    def refuse_images(self, feature: str) -> None:
+        """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
+        data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
+        for key, value in zip(
+            self.batch.keys, _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False
+        ):
+            if value:
+                raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 
 
-def fetch_counts(keys: Sequence[str], partition_id: str) -> dict[str, float]:
+def _padded(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return _listed(value)
+    return value.to_padded_tensor(0) if value.is_nested else value
+
+
+# ---- what agent loops and rewards report ----------------------------------------------------------------------------
+
+
+def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
+    """Return the extra info of a trajectory's reward; empty if there is none. RuntimeError: it is not a mapping."""
+    info = extra.get("reward_extra_info", {}) if isinstance(extra, Mapping) else extra
+    if not isinstance(info, Mapping):
+        raise RuntimeError(
+            f"the reward's extra info of rollout {key} is a {type(info).__name__}; a reward function must return a "
+            f"dict with the key score, and its other keys are the extra info"
+        )
+    return info
+
+
+def fetch_reward_infos(keys: Sequence[str], partition_id: str | None) -> list[Mapping[str, Any]]:
+    """Return :func:`reward_info` of each trajectory."""
+    extras = _listed(_get(keys, partition_id, _EXTRA)[_EXTRA]) if keys else []
+    return [reward_info(key, extra) for key, extra in zip(keys, extras, strict=True)]
+
+
+def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
+    """Return a trajectory's ``tool_rewards`` or ``turn_scores``. RuntimeError: its loop reports no such numbers."""
+    values = extra.get(name) if isinstance(extra, Mapping) else None
+    if not isinstance(values, list) or not all(isinstance(one, Real) and isfinite(one) for one in values):
+        raise RuntimeError(
+            f"the agent loop of rollout {key} reports {name}={values!r}, and prime.turns.coefficient > 0 needs a "
+            f"list of numbers; use verl's tool_agent, or set prime.turns.coefficient=0"
+        )
+    return [float(one) for one in values]
+
+
+def mean_counts(extras: Sequence[Any]) -> dict[str, float]:
     """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``; missing counts are 0."""
     sums: Counter[str] = Counter()
-    for extra in _values(keys, partition_id, "extra_fields"):
+    for extra in extras:
         for field, values in extra.items() if isinstance(extra, Mapping) else ():
             if field == "reward_extra_info" or not isinstance(values, Mapping):
                 continue
             sums.update({f"{field}/{name}": one for name, one in values.items() if isinstance(one, Real)})
-    return {name: float(value) / len(keys) for name, value in sums.items()}
+    return {name: float(value) / len(extras) for name, value in sums.items()}
 
 
 def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
@@ -126,10 +211,7 @@ def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
     return value
 
 
-def fetch_labels(keys: Sequence[str], partition_id: str, name: str) -> list[float]:
-    """:func:`label_of` each trajectory."""
-    infos = fetch_reward_infos(keys, partition_id)
-    return [label_of(key, info, name) for key, info in zip(keys, infos, strict=True)]
+# ---- by partition --------------------------------------------------------------------------------------------------
 
 
 def _tags(partition_id: str) -> dict[str, dict]:
@@ -162,69 +244,6 @@ def find_cut_off(
     return {key for key, response in zip(full, responses, strict=True) if int(response[-1]) not in end_tokens}
 
 
-def clear(keys: Sequence[str], partition_id: str) -> None:
+def clear(keys: Sequence[str], partition_id: str | None) -> None:
     """Forget trajectories."""
     tq.kv_clear(partition_id=partition_id, keys=list(keys))
-
-
-def put_rollouts(keys: Sequence[str], partition_id: str, fields: Mapping[str, Sequence[torch.Tensor]]) -> KVBatchMeta:
-    """Write a tensor per rollout for each field, ``prompts`` and ``responses`` among them; return the new rows."""
-    pairs = zip(fields["prompts"], fields["responses"], strict=True)
-    lengths = [(len(prompt), len(response)) for prompt, response in pairs]
-    tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in lengths]
-    values = {name: torch.nested.as_nested_tensor(list(rows), layout=torch.jagged) for name, rows in fields.items()}
-    tq.kv_batch_put(
-        keys=list(keys), partition_id=partition_id, fields=TensorDict(values, batch_size=len(keys)), tags=tags
-    )
-    return KVBatchMeta(keys=list(keys), tags=tags, partition_id=partition_id)
-
-
-def put_rows(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
-    """Write one value per row; returns the batch that knows the new fields."""
-    return tq.kv_batch_put(
-        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(dict(fields), batch_size=len(batch))
-    )
-
-
-def put_tokens(batch: KVBatchMeta, fields: Mapping[str, torch.Tensor]) -> KVBatchMeta:
-    """Write ``(B, T)`` tensors as nested tensors of each response's length; returns the batch that knows them."""
-    mask = _get(batch.keys, batch.partition_id, "response_mask")["response_mask"]
-    return put_rows(batch, {name: response_to_nested(value, mask) for name, value in fields.items()})
-
-
-def select(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
-    """Some of the rows, with the same options."""
-    return with_fields(batch.select_keys([batch.keys[row] for row in rows]), batch.fields)
-
-
-def with_options(batch: KVBatchMeta, **options: Any) -> KVBatchMeta:
-    """The same rows with exactly these options for the worker method that receives them."""
-    return replace(batch, keys=list(batch.keys), extra_info=options)
-
-
-def joined(batch: KVBatchMeta, more: KVBatchMeta, fields: Sequence[str]) -> KVBatchMeta:
-    """The rows of both, of which workers fetch these fields only: other fields may be those of some rows."""
-    rows = replace(batch, keys=[*batch.keys, *more.keys], tags=[*batch.tags, *more.tags])
-    return with_fields(rows, fields)
-
-
-def padded(batch: KVBatchMeta, multiple: int, end_token: int) -> KVBatchMeta:
-    """The rows, and so many of verl's rows of padding that their number is a multiple of ``multiple``."""
-    return upsample_batch_to_divisible_size(batch, multiple, end_token)
-
-
-def with_fields(batch: KVBatchMeta, names: Sequence[str] | None) -> KVBatchMeta:
-    """The same rows, of which workers fetch these fields only; None for all."""
-    fields = None if names is None else list(names)
-    return replace(batch, keys=list(batch.keys), fields=fields, extra_info=batch.extra_info or {})
-
-
-def with_field(batch: KVBatchMeta, name: str) -> KVBatchMeta:
-    """The same rows, knowing of a field that a worker has written."""
-    fields = batch.fields if batch.fields is None or name in batch.fields else [*batch.fields, name]
-    return with_fields(batch, fields)
-
-
-def wait_for(output: Any) -> Any:
-    """Wait for a non-blocking worker method whose results went to TransferQueue."""
-    return ray.get(output.futures)

@@ -18,7 +18,6 @@ from verl.utils import tensordict_utils as tu
 
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.settings import PRMSettings
-from prime_ext.prm.implicit_prm import ImplicitPRM
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.worker import (
     LABEL,
@@ -32,6 +31,8 @@ from prime_ext.prm.worker import (
     ImplicitPRMWorker,
     PRMLoss,
 )
+from prime_ext.trainer.build import prm_model
+from prime_ext.trainer.implicit_prm import update_options
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
 LORA = {
@@ -110,10 +111,11 @@ class Prm:
         OmegaConf.resolve(config)
         shard_over_all_ranks(config)
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
-        self.prm = ImplicitPRM(config, settings)
+        self.mini_batch_rows = settings.mini_batch_size * config.actor_rollout_ref.rollout.n
+        self.epochs = settings.epochs
         bias = settings.bias if settings.bias.enable else None
         self.worker = ImplicitPRMWorker(
-            self.prm._worker_config(config.prm.reference_path if forward_only else None),
+            prm_model(config.prm, settings, config.prm.reference_path if forward_only else None),
             bias=bias,
             trainable_layers=settings.trainable_layers,
         )
@@ -145,7 +147,7 @@ class Prm:
         order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
         options |= {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         if as_update:
-            options[MINI_BATCH_ROWS] = self.prm.mini_batch_rows
+            options[MINI_BATCH_ROWS] = self.mini_batch_rows
         data, rows = self.batch(rollouts, order, {}, **options)
         output = self.worker.score(data)
         return gathered(dict(zip(rows, output["out"].unbind(), strict=True)))
@@ -155,7 +157,7 @@ class Prm:
             keys=[r["key"] for r in rollouts],
             padding=[r["padding"] for r in rollouts],
             lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
-            mini_batch_size=mini_batch_rows or self.prm.mini_batch_rows,
+            mini_batch_size=mini_batch_rows or self.mini_batch_rows,
             data_parallel_size=dist.get_world_size(),
             replayed=replayed,
         )
@@ -168,7 +170,11 @@ class Prm:
             WEIGHT: list(plan.weight_B),
             OFFSET: list(torch.zeros(len(rollouts))),
         }
-        return self.batch(rollouts, plan.order, fields, **self.prm._update_options(mini_batch_rows))
+        return self.batch(rollouts, plan.order, fields, **self.update_options(mini_batch_rows))
+
+    def update_options(self, mini_batch_rows=None):
+        """What the trainer would send with an update."""
+        return update_options(mini_batch_rows or self.mini_batch_rows, self.epochs, 1.0)
 
     def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
         data, _ = self.planned(rollouts, reference, replayed, mini_batch_rows)

@@ -12,37 +12,42 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
-from prime_ext.config.settings import PRMSettings, ReplaySettings, SettingsError
-from prime_ext.prm.implicit_prm import ImplicitPRM
+from prime_ext.config.settings import PrimeSettings, PRMSettings, ReplaySettings, SettingsError
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
+from prime_ext.trainer.build import build_prm
 
 FUSED = "prm.model.use_fused_kernels=true"
 
 
 @pytest.mark.parametrize(("reference", "temperature"), [("policy", 0.6), ("kl", 0.6), ("frozen", 1.0), ("none", 1.0)])
-def test_both_sides_of_the_ratio_have_the_same_temperature(config, prm_settings, reference, temperature):
-    config = OmegaConf.merge(config, {"actor_rollout_ref": {"rollout": {"temperature": 0.6}}})
-    prm = ImplicitPRM(config, prm_settings(reference=reference))
-    assert prm.temperature == temperature == prm._update_options()["temperature"]
+def test_both_sides_of_the_ratio_have_the_same_temperature(tmp_path, reference, temperature):
+    changes = ["variant=paper", "actor_rollout_ref.rollout.temperature=0.6", f"prm.reference={reference}"]
+    assert built(tmp_path, "prime_trainer_cpu", changes).temperature == temperature
 
 
-def test_mini_batches_are_counted_in_prompts(config, prm_settings):
-    prm = ImplicitPRM(config, prm_settings(mini_batch_size=3))
+def test_mini_batches_are_counted_in_prompts(tmp_path):
+    prm = built(tmp_path, "prime_trainer_cpu", ["prm.mini_batch_size=3", "actor_rollout_ref.rollout.n=4"])
     assert prm.mini_batch_rows == 12
     keys = [f"{prompt:03d}_{session}_0" for prompt in range(6) for session in range(4)]
     plan = plan_mini_batches(keys, [False] * 24, [5] * 24, prm.mini_batch_rows, data_parallel_size=1)
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
-def worker_configs(tmp_path, name, overrides):
-    """What the workers of the PRM and of its reference are built from."""
+def built(tmp_path, name, overrides):
+    """The PRM of a configuration."""
     save_llama(tmp_path)
     own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
     own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
     with initialize_config_module("prime_ext.config", version_base=None):
         config = compose(name, [*own, *overrides])
-    prm = ImplicitPRM(config, PRMSettings.from_mapping(OmegaConf.to_container(config.prm, resolve=True)))
+    OmegaConf.resolve(config.prm)
+    return build_prm(config, PRMSettings.of(config), PrimeSettings.of(config))
+
+
+def worker_configs(tmp_path, name, overrides):
+    """What the workers of the PRM and of its reference are built from."""
+    prm = built(tmp_path, name, overrides)
     return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
 
 

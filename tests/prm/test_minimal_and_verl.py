@@ -10,15 +10,17 @@ import pytest
 import test_policy_loss
 import torch
 from gloo_ranks import finish, run_ranks
+from transfer_queue import KVBatchMeta
 
 from examples.minimal_prime import Rollouts, Trainer, build_settings
-from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.prm.engines import register_engine
-from prime_ext.trainer import reward_sources
-from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer import rollouts as of_trainer
+from prime_ext.trainer.step import prime_step
+from prime_ext.utils.transfer_queue import RolloutStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
+from small_batch import scored_as  # noqa: E402
 from small_batch import settings as prime_settings  # noqa: E402
 
 PROGRAM = Path(__file__)
@@ -86,44 +88,49 @@ def in_one_file(method, model_path, batch):
     return found
 
 
+class OnRank:
+    """The implicit PRM as a scorer, on the worker of this rank, and what has become of it."""
+
+    def __init__(self, method, settings, model_path, found, reference):
+        self.settings, self.found, self.reference = settings, found, reference
+        self.of_paper = method in ("paper", "guarded")
+        more = {"prm.bias.enable": not self.of_paper, "prm.trainable_layers": None if self.of_paper else 0.33}
+        self.prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=len(found) // 2)
+
+    def score_and_update(self, rollouts):
+        if not self.of_paper:
+            self.prm.worker.start_bias(float(rollouts.label_B.mean()))
+        _, first = self.prm.update_and_score(self.found, self.reference)
+        return scored_as(rollouts, self.settings, padded(first), padded(self.reference), BETA)
+
+
+def padded(rows):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 def on_verl(method, keys, model_path, found, batch):
-    """As ``PRMPhase`` and the trainer do it: reference, PRM, gate, advantages, update of the policy."""
-    settings = prime_settings(**keys)
-    n_prompts, mask_BT = len(found) // 2, batch.mask_BT.float()
-    padded = lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # noqa: E731
+    """As the trainer does it: PRM, gate, advantages, update of the policy."""
+    settings, mask_BT = prime_settings(**keys), batch.mask_BT.float()
     reward_BT = torch.zeros_like(mask_BT)
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B
-    step = PrimeStep(settings, mask_BT, reward_BT, batch.outcome_B, batch.group_B, torch.ones(len(found)).bool())
-    trained = test_policy_loss.policy(model_path, OF_POLICY, n_prompts)
+    trained = test_policy_loss.policy(model_path, OF_POLICY, len(found) // 2)
     old_log_probs = trained.score(found)
-    step.old_log_prob_BT = padded(old_log_probs)
-    result, gate = {}, 0.0
-    if settings.process.coefficient:
-        of_paper = method in ("paper", "guarded")
-        more = {"prm.bias.enable": not of_paper, "prm.trainable_layers": None if of_paper else 0.33}
-        prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=n_prompts)
-        reference = old_log_probs  # all models start from the same weights
-        step.reference_log_prob_BT = padded(reference)
-        if not of_paper:
-            prm.worker.start_bias(float(batch.outcome_B.mean()))
-        _, first = prm.update_and_score(found, reference)
-        scores_BT = padded(first if of_paper else prm.score(found))
-        score_B = (padded(first) - step.reference_log_prob_BT).mul(mask_BT).sum(-1)
-        pairs = count_pairs(score_B, step.label_B, step.group_B)
-        gate = ReliabilityGate(0.8, GATE).update(pairs) if settings.gates else 1.0
-        step.set_scores(scores_BT, BETA)
-        result = {"prm": prm.weights(), "bias": prm.worker.bias_value() or 0.0}
-    advantage_BT, _ = reward_sources.advantages(step, gate)
-    coefficients = {}
+    nobody = RolloutStore(KVBatchMeta())
+    rollouts = of_trainer.Rollouts(nobody, [], mask_BT, reward_BT, batch.outcome_B, batch.group_B)
+    # All models start from the same weights.
+    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process.coefficient else None
+    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gates else None, settings)
+    result = {"gate": step.metrics.get("prime/gate/value", 1.0 if scorer else 0.0), "advantages": step.advantage_BT}
+    if scorer:
+        result |= {"prm": scorer.prm.weights(), "bias": scorer.prm.worker.bias_value() or 0.0}
     if settings.distils:
-        coefficients = {"prm": gate, "average": 1.0 - gate}
         average = base.Prm(model_path, forward_only=True)
         register_engine("average", average.worker.engine)
-        register_engine("prm", prm.worker.engine)
-    advantages = [advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]
+        register_engine("prm", scorer.prm.worker.engine)
+    advantages = [step.advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]
     top_k = settings.process.top_k
-    test_policy_loss.update(trained, found, old_log_probs, coefficients, top_k, advantages)
-    return result | {"gate": gate, "advantages": advantage_BT, "policy": trained.weights()}
+    test_policy_loss.update(trained, found, old_log_probs, step.kl_coefficients, top_k, advantages)
+    return result | {"policy": trained.weights()}
 
 
 def main(model_path, work_dir):

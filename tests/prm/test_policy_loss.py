@@ -62,7 +62,7 @@ def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages
     if advantages is None:
         advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
     fields = {"old_log_probs": old_log_probs, "advantages": advantages}
-    options = policy.prm._update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
+    options = policy.update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
     metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
     kept = {name: value for name, value in metrics.items() if name.startswith("kl_to")}

@@ -19,7 +19,7 @@ OURS = re.compile(r"(prm|prime|pspo|agent|verifier|weight_sync|train|val)/[a-z0-
 UPDATES = ("before", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
-# engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/prm/implicit_prm.py the last.
+# engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/trainer/implicit_prm.py the last.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias", *MEANS_OF_SCORES),
     "prm/reward_sum/{}": ("correct", "wrong"),

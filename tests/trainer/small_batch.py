@@ -2,8 +2,10 @@
 """A small batch of rollouts in a store, and the settings of a step."""
 
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from fake_queue import FakeQueue
@@ -13,7 +15,12 @@ from transfer_queue import KVBatchMeta
 import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.variant import keys_of
-from prime_ext.trainer.prime_step import PrimeStep
+from prime_ext.trainer.implicit_prm import FrozenPRM, Scores, Scoring
+from prime_ext.trainer.reward_sources import reward_sources
+from prime_ext.trainer.rollouts import Rollouts, load_rollouts
+from prime_ext.trainer.scorer import Scored
+from prime_ext.trainer.step import prime_step
+from prime_ext.utils.transfer_queue import RolloutStore
 
 NAN = float("nan")
 # Two prompts; the second has lost a rollout. Lengths differ; the third response has a hole (a tool's answer).
@@ -60,7 +67,7 @@ def filled_queue(monkeypatch):
         scores[-1] = accuracy
         queue.put(
             key,
-            {"seq_len": len(mask)},
+            {"seq_len": len(mask), "response_len": len(mask)},
             response_mask=torch.tensor(mask),
             rm_scores=scores,
             token_level_rewards=scores - 0.25 / len(mask),
@@ -70,7 +77,7 @@ def filled_queue(monkeypatch):
         # verl's padding has an empty mask and the extra fields of some real rollout; this one is worse than verl's.
         queue.put(
             key,
-            {"is_padding": True, "seq_len": 128},
+            {"is_padding": True, "seq_len": 128, "response_len": 1},
             response_mask=torch.tensor([mask]),
             rm_scores=torch.tensor([NAN]),
             token_level_rewards=torch.tensor([NAN]),
@@ -84,20 +91,51 @@ def batch_of(queue, keys=None):
     return KVBatchMeta(partition_id="train", keys=keys, tags=[queue.tags["train"][key] for key in keys])
 
 
-def loaded(queue, keys=None, scored=True, response_steps=None, greedy=None, kl_in_reward=False, **changes):
-    """The step of these rollouts with these settings, and scores of the PRM."""
-    step = PrimeStep.load(batch_of(queue, keys), settings(**changes), kl_in_reward, response_steps, greedy)
-    if scored:
-        score(step)
-    return step
+@dataclass(frozen=True)
+class Case:
+    """Rollouts, what a scorer says of them, and settings: all that a step is made of."""
+
+    rollouts: Rollouts
+    scored: Scored
+    settings: PrimeSettings
+
+    def sources(self):
+        """The reward sources with an open gate."""
+        return reward_sources(self.rollouts, self.scored, 1.0, self.settings, 1.0, 1.0)
+
+    def step(self, gate=1.0, **options):
+        """The step where the gate is that much open."""
+        scorer = SimpleNamespace(score_and_update=lambda _: self.scored)
+        fixed = SimpleNamespace(update=lambda pairs: gate, average=gate)
+        return prime_step(self.rollouts, scorer, fixed, self.settings, **options)
+
+    def paid(self, reward_BT, noise=0.0):
+        """The same with other process rewards."""
+        return replace(self, scored=replace(self.scored, reward_BT=reward_BT, noise=noise))
 
 
-def score(step):
-    """The same log-probabilities for a rollout wherever it stands in the batch."""
-    step.reference_log_prob_BT = torch.zeros_like(step.mask_BT)
-    log_prob_BT = torch.zeros_like(step.mask_BT)
-    for row in range(len(step.mask_BT)):
-        generator = torch.Generator().manual_seed(int(step.label_B[row] * 4) + int(step.mask_BT[row].sum()) * 10)
-        log_prob_BT[row] = -torch.rand(8, generator=generator)[: step.mask_BT.shape[1]]
-    step.set_scores(log_prob_BT, beta=0.05)
-    step.measure_scores(log_prob_BT, "before")
+class GivenPRM(FrozenPRM):
+    """One whose log-probabilities are given, and whose passes are not counted."""
+
+    noise = 0.0
+
+    def take_pass_counts(self):
+        return {}
+
+
+def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
+    """What the implicit PRM makes of these log-probabilities."""
+    prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, {}, 8)
+    scores = Scores(log_prob_BT, reference_BT)
+    return prm.scored(prm.batch_of(rollouts), Scoring(scores, before=scores))
+
+
+def loaded(queue, keys=None, cutter=None, greedy=None, kl_in_reward=False, **changes):
+    """These rollouts with these settings, and the same scores for a rollout wherever it stands in the batch."""
+    options, store = settings(**changes), RolloutStore(batch_of(queue, keys))
+    rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter, greedy)
+    log_prob_BT = torch.zeros_like(rollouts.mask_BT)
+    for row, label in enumerate(rollouts.label_B.tolist()):
+        generator = torch.Generator().manual_seed(int(label * 4) + int(rollouts.mask_BT[row].sum()) * 10)
+        log_prob_BT[row] = -torch.rand(8, generator=generator)[: rollouts.mask_BT.shape[1]]
+    return Case(rollouts, scored_as(rollouts, options, log_prob_BT, torch.zeros_like(log_prob_BT)), options)

@@ -5,16 +5,17 @@ from functools import partial
 
 import pytest
 import torch
-from small_batch import settings
+from small_batch import Case, scored_as, settings
 from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import DistillationConfig, DistillationLossConfig, FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.config.variant import keys_of
-from prime_ext.trainer.prime_step import PrimeStep
-from prime_ext.trainer.reward_sources import advantages
+from prime_ext.trainer.rollouts import Rollouts
+from prime_ext.utils.transfer_queue import RolloutStore
 
 PROMPTS, MASKS = (2, 3, 1, 2), ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
 KEYS = {
@@ -23,16 +24,15 @@ KEYS = {
 VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm__")}
 
 
-def step_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
+def case_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
     """Two prompts with two responses each, the first of them right."""
     mask_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(mask).float() for mask in MASKS], batch_first=True)
     reward_BT, label_B = torch.zeros_like(mask_BT), torch.tensor([1.0, 0.0, 1.0, 0.0])
     reward_BT[torch.arange(4), torch.tensor([len(mask) - 1 for mask in MASKS])] = label_B
-    groups = (torch.tensor([0, 0, 1, 1]), torch.ones(4, dtype=torch.bool))
-    step = PrimeStep(settings(**VARIANT | changes), mask_BT, reward_BT, label_B, *groups, old_log_prob_BT=policy_BT)
-    step.reference_log_prob_BT = reference_BT
-    step.set_scores(teacher_BT, beta)
-    return step
+    nobody, group_B = RolloutStore(KVBatchMeta()), torch.tensor([0, 0, 1, 1])
+    rollouts = Rollouts(nobody, [], mask_BT, reward_BT, label_B, group_B, old_log_prob_BT=policy_BT)
+    options = settings(**VARIANT | changes)
+    return Case(rollouts, scored_as(rollouts, options, teacher_BT, reference_BT, beta), options)
 
 
 def log_probs(seed):
@@ -62,8 +62,8 @@ def gradient(loss, data, policy_BT):
 
 def test_value_and_gradient_are_those_of_verls_distillation():
     policy_BT, teacher_BT = log_probs(0), log_probs(1)
-    step = step_of(teacher_BT, policy_BT, policy_BT)
-    advantage_BT, _ = advantages(step, 1.0)
+    case = case_of(teacher_BT, policy_BT, policy_BT)
+    advantage_BT = case.step().advantage_BT
     data = TensorDict(
         {
             "prompts": nested([torch.ones(length, dtype=torch.long) for length in PROMPTS]),
@@ -75,7 +75,9 @@ def test_value_and_gradient_are_those_of_verls_distillation():
         },
         batch_size=len(MASKS),
     )
-    tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(step.mask_BT.sum()), global_batch_size=len(MASKS))
+    tu.assign_non_tensor(
+        data, dp_size=1, batch_num_tokens=int(case.rollouts.mask_BT.sum()), global_batch_size=len(MASKS)
+    )
     actor = FSDPActorConfig(strategy="fsdp2", rollout_n=2, ppo_micro_batch_size_per_gpu=1, use_dynamic_bsz=True)
     k1 = DistillationLossConfig(
         loss_mode="k1", use_policy_gradient=True, use_task_rewards=False, loss_max_clamp=None, log_prob_min_clamp=None
@@ -89,5 +91,6 @@ def test_value_and_gradient_are_those_of_verls_distillation():
 
 def test_the_ratio_may_be_extrapolated():
     """G-OPD: c * log(pi_T / pi_ref) with c > 1 is prm.beta."""
-    step = step_of(log_probs(1), log_probs(2), beta=1.25, process__target="reference")
-    torch.testing.assert_close(advantages(step, 1.0)[0], 1.25 * (log_probs(1) - log_probs(2)) * step.mask_BT)
+    case = case_of(log_probs(1), log_probs(2), beta=1.25, process__target="reference")
+    expected_BT = 1.25 * (log_probs(1) - log_probs(2)) * case.rollouts.mask_BT
+    torch.testing.assert_close(case.step().advantage_BT, expected_BT)

@@ -171,16 +171,16 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
     trainer = object.__new__(get_trainer_cls("pspo_sync"))
     trainer.pspo, trainer._without_steps = settings(**changes), None
     trainer.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: ids)
-    monkeypatch.setattr(pspo_trainer.transfer, "fetch_rows", lambda batch, names: {"responses": TEXTS})
+    store = SimpleNamespace(fetch_rows=lambda name: {name: TEXTS})
     infos = [{"n_steps": count} for count in counts]
     for _ in range(pspo_trainer.BATCHES_WITHOUT_STEPS - 1):
-        trainer._check_steps(None, infos)
+        trainer._check_steps(store, infos)
     said = "0 of 2 responses have two steps with pspo.steps.splitter="
     assert caplog.text.count(said) == warned
     if "steps__splitter" in changes and warned:
         assert "two with pspo.steps.splitter=auto in 1, pspo.steps.splitter=sentences in 1; or" in caplog.text
     with pytest.raises(ScoringFailed, match=said) if ended else nullcontext():
-        trainer._check_steps(None, infos)
+        trainer._check_steps(store, infos)
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -3,25 +3,28 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, settings
+from small_batch import NAN, PADDING, ROLLOUTS, Case, batch_of, filled_queue, settings
 from small_batch import loaded as load
+from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.advantage import outcome_source
 from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.normalization import NOISE_MARGIN
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.returns import last_token_mask, return_to_go
+from prime_ext.algorithms.steps import step_spans
 from prime_ext.reward.pspo_info import FAILURE
-from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
-from prime_ext.trainer.reward_sources import advantages, build_sources, step_scorer
-from prime_ext.utils import transfer_queue as transfer
+from prime_ext.step_rm.response_cut import ResponseCutter
+from prime_ext.trainer.reward_sources import shaping_of
+from prime_ext.trainer.rollouts import Rollouts, Steps, load_rollouts
+from prime_ext.trainer.scorer import Scored, StepRewardModel
+from prime_ext.utils.transfer_queue import RolloutStore
 from recipes.quickstart.model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -57,13 +60,13 @@ CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode
 def loaded(queue, **changes):
     """Settings that need steps find them in the tokenizer's texts."""
     steps = settings(**changes)
-    found = ResponseSteps(steps.steps, TOKENIZER) if steps.needs_steps else None
-    return load(queue, response_steps=found, greedy=GREEDY, **changes)
+    cutter = ResponseCutter(steps.steps, TOKENIZER) if steps.needs_steps else None
+    return load(queue, cutter=cutter, greedy=GREEDY, **changes)
 
 
 def process_source(queue, **changes):
-    step = loaded(queue, process__normalization="none", **changes)
-    return step, build_sources(step, 1.0)["process"]
+    case = loaded(queue, process__normalization="none", **changes)
+    return case, case.sources().by_name["process"]
 
 
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
@@ -71,29 +74,30 @@ def process_source(queue, **changes):
 
 def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_source(queue):
     relative = {"process__target": "policy", "process__discount": 0.0, "process__estimator": "reinforce"}
-    step, source = process_source(queue, **relative)
+    case, source = process_source(queue, **relative)
     plain, source_of_reference = process_source(queue)  # beta * log pi_prm, as the reference is 0
-    assert torch.equal(source_of_reference.reward_BT, plain.process_reward_BT)
-    assert torch.equal(source_of_reference.mask_BT, plain.mask_BT)
-    expected_BT = plain.process_reward_BT / 0.05 - step.old_log_prob_BT
-    torch.testing.assert_close(source.reward_BT, torch.where(step.mask_BT.bool(), expected_BT, 0.0))
-    torch.testing.assert_close(compute_advantage(source, step.mask_BT, step.group_B), source.reward_BT)
+    rollouts, plain_BT = case.rollouts, plain.scored.reward_BT
+    assert torch.equal(source_of_reference.reward_BT, plain_BT)
+    assert torch.equal(source_of_reference.mask_BT, rollouts.mask_BT)
+    expected_BT = plain_BT / 0.05 - rollouts.old_log_prob_BT
+    torch.testing.assert_close(source.reward_BT, torch.where(rollouts.mask_BT.bool(), expected_BT, 0.0))
+    torch.testing.assert_close(compute_advantage(source, rollouts.mask_BT, rollouts.group_B), source.reward_BT)
     divergence = loaded(queue, process__form="kl", process__target="policy")
-    assert set(build_sources(divergence, 1.0)) == {"outcome"}
+    assert set(divergence.sources().by_name) == {"outcome"}
 
 
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
-    step, source = process_source(queue, **STEPS | {"steps__delimiters": [delimiters]})
+    case, source = process_source(queue, **STEPS | {"steps__delimiters": [delimiters]})
     # "4" has a hole behind it, so that its step goes on to the next delimiter of the model. A response that begins with
     # a delimiter: in the text nothing is written before it, by token it is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
     assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], last]
-    reward_BT, r = step.process_reward_BT, source.reward_BT
+    reward_BT, r, metrics = case.scored.reward_BT, source.reward_BT, case.sources().metrics
     assert float(r[0, 1]) == pytest.approx(float(reward_BT[0, :2].sum())) and float(r[0, 2]) == float(reward_BT[0, 2])
     torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
-    assert step.metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
-    assert step.metrics["prime/steps/max"] == 2 and step.metrics["prime/steps/timed_out"] == 0
+    assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
+    assert metrics["prime/steps/max"] == 2 and metrics["prime/steps/timed_out"] == 0
 
 
 def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monkeypatch):
@@ -101,23 +105,23 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
         raise TimeoutError
 
     monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", never)
-    step = loaded(queue, process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
-    source = build_sources(step, 1.0)["process"]
-    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
-    assert step.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
+    case = loaded(queue, process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
+    sources = case.sources()
+    assert torch.equal(sources.by_name["process"].mask_BT, last_token_mask(case.rollouts.mask_BT))
+    assert sources.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
-    step, source = process_source(queue, **CHAIN, process__shaping__name="weibull", process__step_score_scale=20.0)
-    assert torch.equal(source.mask_BT, last_token_mask(step.mask_BT))
+    case, source = process_source(queue, **CHAIN, process__shaping__name="weibull", process__step_score_scale=20.0)
+    assert torch.equal(source.mask_BT, last_token_mask(case.rollouts.mask_BT))
     # beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7".
-    r = step.process_reward_BT.tolist()
+    r, metrics = case.scored.reward_BT.tolist(), case.sources().metrics
     sums = [[r[0][0] + r[0][1], r[0][2]], [r[1][0] + r[1][1]], [r[2][0] + r[2][2], r[2][3]], [r[3][0]], [sum(r[4])]]
     means = [math.prod(1 / (1 + math.exp(-20 * one)) for one in steps) ** (1 / len(steps)) for steps in sums]
     # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
     expected = [0.888150 * mean * (len(steps) == 2) for mean, steps in zip(means, sums, strict=True)]
     assert source.reward_BT.sum(-1).tolist() == pytest.approx([*expected, 0.0, 0.0], abs=1e-6)
-    chain = {name.removeprefix("prime/chain/"): value for name, value in step.metrics.items() if "/chain/" in name}
+    chain = {name.removeprefix("prime/chain/"): value for name, value in metrics.items() if "/chain/" in name}
     # A chain of one step keeps its score, though it is paid nothing.
     found = {"reward": sum(expected) / 5, "factor": 0.888150 * 2 / 5, "score": sum(means) / 5, "at_most_one_step": 0.6}
     assert chain == pytest.approx(found, abs=1e-6)
@@ -133,54 +137,52 @@ def options_of(outcome, **changes):
 @pytest.mark.parametrize(("coefficient", "discount", "whitening"), [(1.0, 0.5, False), (0.0, 1.0, True)])
 def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discount, whitening):
     plain = {"process__estimator": "reinforce", "process__normalization": "none", "whitening": whitening}
-    step = loaded(
+    case = loaded(
         queue,
         process__coefficient=coefficient,
         process__discount=discount,
         outcome__coefficient=1 - coefficient,
         **plain,
     )
-    advantage_BT, _ = advantages(step, 1.0)
+    advantage_BT, reward_BT = case.step().advantage_BT, case.scored.reward_BT
     if coefficient:
-        torch.testing.assert_close(advantage_BT, return_to_go(step.process_reward_BT, step.mask_BT, discount))
+        torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
     else:
-        step.process_reward_BT = None
-        assert torch.equal(advantages(step, 1.0)[0], advantage_BT)
+        assert torch.equal(case.paid(None).step().advantage_BT, advantage_BT)
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
     both = {"outcome__coefficient": 2.0, "process__coefficient": 0.5, "process__estimator": "gae"}
-    step = loaded(queue, **options_of("gae", **both))
-    advantage_BT, return_BT = advantages(step, 0.5)
-    normalizer = step.metrics["prime/process/normalizer"] + 1e-6
-    reward_BT = 2.0 * step.reward_BT.sum(-1)[:, None] * last_token_mask(step.mask_BT)
-    reward_BT = reward_BT + 0.5 * 0.5 * step.process_reward_BT / normalizer
-    expected_BT = return_to_go(reward_BT, step.mask_BT)
-    torch.testing.assert_close(return_BT, expected_BT)
-    value_BT = torch.where(step.mask_BT.bool(), step.value_BT, 0.0)
-    torch.testing.assert_close(advantage_BT, expected_BT - value_BT)
-    assert "prime/outcome_and_process/return_std" in step.metrics
-    shut_BT, _ = advantages(loaded(queue, **options_of("gae", **both)), 0.0)
-    torch.testing.assert_close(shut_BT, 2.0 * (step.reward_BT.sum(-1)[:, None] * step.mask_BT - value_BT))
+    case = loaded(queue, **options_of("gae", **both))
+    result, mask_BT, outcome_B = case.step(0.5), case.rollouts.mask_BT, case.rollouts.reward_BT.sum(-1)
+    normalizer = result.metrics["prime/process/normalizer"] + 1e-6
+    reward_BT = 2.0 * outcome_B[:, None] * last_token_mask(mask_BT)
+    reward_BT = reward_BT + 0.5 * 0.5 * case.scored.reward_BT / normalizer
+    expected_BT = return_to_go(reward_BT, mask_BT)
+    torch.testing.assert_close(result.return_BT, expected_BT)
+    value_BT = torch.where(mask_BT.bool(), case.rollouts.value_BT, 0.0)
+    torch.testing.assert_close(result.advantage_BT, expected_BT - value_BT)
+    assert "prime/outcome_and_process/return_std" in result.metrics
+    shut = case.step(0.0)
+    torch.testing.assert_close(shut.advantage_BT, 2.0 * (outcome_B[:, None] * mask_BT - value_BT))
 
 
 def test_remax_subtracts_the_greedy_reward_and_the_mean_of_the_prompt_where_there_is_none(queue):
-    advantage_BT, _ = advantages(loaded(queue, **options_of("remax")), 1.0)
+    advantage_BT = loaded(queue, **options_of("remax")).step().advantage_BT
     assert advantage_BT[:5, 0].tolist() == pytest.approx([0.0, -1.0, -1.0, 0.75, 0.25])
-    step = load(queue, greedy={"000000000007": NAN, "000000000009": 0.0}, **options_of("remax"))
-    advantage_BT, _ = advantages(step, 1.0)
+    case = load(queue, greedy={"000000000007": NAN, "000000000009": 0.0}, **options_of("remax"))
+    advantage_BT = case.step().advantage_BT
     assert advantage_BT[:5, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, 0.5])
 
 
 def test_gamma_and_lambda_are_those_of_the_algorithm_and_the_critics_target_has_no_coefficient(queue):
     """Against verl's own estimators: tests/algorithms."""
-    step = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
-    step.gamma, step.lam = 0.9, 0.8
-    advantage_BT, return_BT = advantages(step, 1.0)
-    plain = outcome_source(step.reward_BT, step.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=step.value_BT)
-    expected_BT = compute_advantage(plain, step.mask_BT, step.group_B)
-    torch.testing.assert_close(advantage_BT, 3.0 * expected_BT)
-    torch.testing.assert_close(return_BT, expected_BT + torch.where(step.mask_BT.bool(), step.value_BT, 0.0))
+    case = loaded(queue, **options_of("gae", outcome__coefficient=3.0))
+    result, found = case.step(gamma=0.9, gae_lambda=0.8), case.rollouts
+    plain = outcome_source(found.reward_BT, found.mask_BT, "gae", discount=0.9, gae_lambda=0.8, value_BT=found.value_BT)
+    expected_BT = compute_advantage(plain, found.mask_BT, found.group_B)
+    torch.testing.assert_close(result.advantage_BT, 3.0 * expected_BT)
+    torch.testing.assert_close(result.return_BT, expected_BT + torch.where(found.mask_BT.bool(), found.value_BT, 0.0))
 
 
 def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
@@ -188,10 +190,10 @@ def test_an_advantage_that_verl_has_computed_is_taken_as_it_is(queue):
     for key in (*ROLLOUTS, *PADDING):
         mask = queue.fields["train"][key]["response_mask"]
         queue.put(key, queue.tags["train"][key], advantages=torch.randn(len(mask), generator=generator))
-    step = load(queue, scored=False, **options_of("opo", outcome__coefficient=2.0))
-    advantage_BT, _ = advantages(step, 1.0)
-    verls_BT = transfer.fetch_padded(batch_of(queue), ["advantages"])["advantages"]
-    torch.testing.assert_close(advantage_BT, 2.0 * verls_BT * step.mask_BT)
+    case = load(queue, **options_of("opo", outcome__coefficient=2.0))
+    advantage_BT = case.step().advantage_BT
+    verls_BT = case.rollouts.store.fetch("advantages")["advantages"]
+    torch.testing.assert_close(advantage_BT, 2.0 * verls_BT * case.rollouts.mask_BT)
     assert advantage_BT.any()
 
 
@@ -203,9 +205,9 @@ def test_a_reward_outside_the_mask_is_paid_at_the_last_valid_token(queue):
     key = next(iter(ROLLOUTS))
     rewards = torch.tensor([-0.1, 0.0, 0.7])
     queue.put(key, queue.tags["train"][key], response_mask=torch.tensor([1, 1, 0]), token_level_rewards=rewards)
-    step = PrimeStep.load(batch_of(queue), settings(), True)
-    assert step.reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
-    assert not step.reward_BT[len(ROLLOUTS) :].any()
+    reward_BT = load(queue, kl_in_reward=True).rollouts.reward_BT
+    assert reward_BT[0].tolist() == pytest.approx([-0.1, 0.7, 0.0, 0.0])
+    assert not reward_BT[len(ROLLOUTS) :].any()
 
 
 # ---- scores of a step reward model ----------------------------------------------------------------------------------
@@ -222,8 +224,8 @@ SCORED = {
 SCORES_OF_STEPS = {"process__scorer": "step_scorer", "process__granularity": "step", "process__normalization": "none"}
 
 
-def step_with_scores(monkeypatch, changed=None, **changes):
-    """The step with these scores, and what was logged; ``changed`` goes into the first rollout's info."""
+def with_scores(monkeypatch, changed=None, **changes):
+    """Rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
         (ends, scores), n_tokens = SCORED[key], len(mask)
@@ -232,15 +234,14 @@ def step_with_scores(monkeypatch, changed=None, **changes):
         info |= changed or {} if number == 0 else {}
         tag = {**queue.tags["train"][key], "response_len": n_tokens}
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
-    batch = batch_of(queue)
-    step = PrimeStep.load(batch, settings(**SCORES_OF_STEPS | changes))
-    assert step_scorer(step, batch) == batch
-    return step, step.metrics
+    options = settings(**SCORES_OF_STEPS | changes)
+    rollouts = load_rollouts(RolloutStore(batch_of(queue)), options)
+    return Case(rollouts, StepRewardModel(shaping_of(options)).score_and_update(rollouts), options)
 
 
 def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
-    step, metrics = step_with_scores(monkeypatch)
-    assert step.process_reward_BT.tolist() == [
+    case = with_scores(monkeypatch)
+    assert case.scored.reward_BT.tolist() == [
         [0.0, 0.75, 0.5, 0.0],
         [0.5, 0.125, 0.0, 0.0],
         # The end in the hole moves to the token before, which then closes both steps: the lower score counts.
@@ -250,9 +251,9 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
         [0.0] * 4,
         [0.0] * 4,
     ]
-    assert step.spans().count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
-    source = build_sources(step, 1.0)["process"]
-    assert torch.equal(source.reward_BT, step.process_reward_BT)
+    assert case.scored.steps.spans.count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
+    assert torch.equal(case.sources().by_name["process"].reward_BT, case.scored.reward_BT)
+    metrics = case.step().metrics
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
     assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics
 
@@ -267,22 +268,22 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
 )
 def test_pairs_are_ordered_by_what_a_response_is_paid_in_all(monkeypatch, changes, pay):
     """One right and two wrong responses to the first prompt; the second has labels 1 and 1/2."""
-    step, metrics = step_with_scores(monkeypatch, **changes)
+    scored = with_scores(monkeypatch, **changes).scored
     labels, groups = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), torch.tensor([0, 0, 0, 1, 1])
-    assert step.pairs_before == count_pairs(torch.tensor(pay), labels, groups)
-    assert metrics["prm/pair_accuracy/before_update"] == step.pairs_before.accuracy
-    assert metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
+    assert scored.pairs == count_pairs(torch.tensor(pay), labels, groups)
+    assert scored.metrics["prm/pair_accuracy/before_update"] == scored.pairs.accuracy
+    assert scored.metrics["prm/reward_sum/mean"] == pytest.approx(sum(pay) / 5)
 
 
 def test_a_response_without_scores_has_steps_worth_nothing(monkeypatch):
     failed = {FAILURE: 1.0, "failure_detail": "step scorer: no answer", "step_scores": "[]", "lowest_step_score": None}
-    step, _ = step_with_scores(monkeypatch, changed=failed)
-    assert not step.process_reward_BT[0].any() and step.spans().count_B[0] == 2
+    scored = with_scores(monkeypatch, changed=failed).scored
+    assert not scored.reward_BT[0].any() and scored.steps.spans.count_B[0] == 2
 
 
 def test_steps_of_another_output_are_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="rollout 000000000007_0_0 has 3 tokens, and the step scorer read 9"):
-        step_with_scores(monkeypatch, changed={"n_tokens": 9})
+        with_scores(monkeypatch, changed={"n_tokens": 9})
 
 
 # ---- rounding noise never becomes a reward, and a signal is not touched by the floor against it ---------------------
@@ -303,7 +304,7 @@ pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 normalizations = pytest.mark.parametrize("normalization", NORMALIZATIONS)
 
 
-def step_of(seed, pipeline, normalization, signal, noise):
+def case_of(seed, pipeline, normalization, signal, noise):
     """Sixteen prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
     options = settings(process__normalization=normalization, whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
@@ -311,28 +312,23 @@ def step_of(seed, pipeline, normalization, signal, noise):
     mask_BT = (torch.arange(TOKENS) < length_B[:, None]).float()
     outcome_B = torch.arange(ROWS).remainder(2).float()
     drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
-    return PrimeStep(
-        settings=options,
-        mask_BT=mask_BT,
-        reward_BT=outcome_B[:, None] * last_token_mask(mask_BT),
-        label_B=outcome_B,
-        group_B=torch.arange(ROWS) // 4,
-        valid_B=torch.ones(ROWS, dtype=torch.bool),
-        process_reward_BT=((NOISE + signal) * drawn_BT) * mask_BT,
-        process_noise=noise,
-        boundary_BT=(torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS),
+    nobody = RolloutStore(KVBatchMeta())
+    rollouts = Rollouts(
+        nobody, [], mask_BT, outcome_B[:, None] * last_token_mask(mask_BT), outcome_B, torch.arange(ROWS) // 4
     )
+    steps = Steps(step_spans((torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS), mask_BT))
+    return Case(rollouts, Scored((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options)
 
 
-def valid_advantages(step):
-    return advantages(step, 1.0)[0][step.mask_BT.bool()]
+def valid_advantages(case):
+    return case.step().advantage_BT[case.rollouts.mask_BT.bool()]
 
 
 def of_noise(seed, pipeline, normalization, noise):
     """What rounding noise adds to the advantages of a PRM without a signal."""
-    step = step_of(seed, pipeline, normalization, 0.0, noise)
-    silent = replace(step, process_reward_BT=torch.zeros_like(step.mask_BT))
-    return valid_advantages(step) - valid_advantages(silent)
+    case = case_of(seed, pipeline, normalization, 0.0, noise)
+    silent = case.paid(torch.zeros_like(case.rollouts.mask_BT), noise)
+    return valid_advantages(case) - valid_advantages(silent)
 
 
 @pipelines
@@ -352,5 +348,5 @@ def test_noise_alone_stays_far_below_the_outcome(pipeline, normalization, seed):
 @examples(max_examples=5)
 @given(seed=st.integers(0, 10_000))
 def test_a_signal_is_the_same_bit_for_bit(pipeline, normalization, seed):
-    floored, published = (step_of(seed, pipeline, normalization, 100 * NOISE, noise) for noise in (NOISE, 0.0))
+    floored, published = (case_of(seed, pipeline, normalization, 100 * NOISE, noise) for noise in (NOISE, 0.0))
     assert torch.equal(valid_advantages(floored), valid_advantages(published))

@@ -98,9 +98,7 @@ def test_the_prms_schedule_counts_its_updates(make, monkeypatch, changes, update
 
 
 @pytest.fixture
-def saved_and_resumed(make, monkeypatch, tmp_path):
-    monkeypatch.setattr("prime_ext.prm.implicit_prm.ImplicitPRM.load", lambda *_: None)
-
+def saved_and_resumed(make, tmp_path):
     def resume(saved, **changes):
         saved._save_prime_state(tmp_path)
         resumed = make(**changes)

@@ -3,6 +3,7 @@
 
 import math
 import random
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from small_batch import NAN, batch_of, settings
+from small_batch import NAN, Case, batch_of, scored_as, settings
 
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
@@ -26,8 +27,9 @@ from prime_ext.config.reward_settings import (
     ProcessEstimator,
     TurnEstimator,
 )
-from prime_ext.trainer.prime_step import PrimeStep, ResponseSteps
-from prime_ext.trainer.reward_sources import advantages, build_sources
+from prime_ext.step_rm.response_cut import ResponseCutter
+from prime_ext.trainer.rollouts import load_rollouts
+from prime_ext.utils.transfer_queue import RolloutStore
 from recipes.quickstart.model import build_tokenizer
 
 GRANULARITIES, PROCESS_ESTIMATORS = get_args(Granularity), get_args(ProcessEstimator)
@@ -79,13 +81,10 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 
 def loaded(queue, batch, options):
-    steps = ResponseSteps(options.steps, TOKENIZER) if options.needs_steps else None
-    step = PrimeStep.load(batch, options, False, steps, dict.fromkeys(PROMPTS, 0.5))
-    data = queue.kv_batch_get(batch.keys, "train", ["prm", "reference"])
-    step.reference_log_prob_BT = data["reference"].to_padded_tensor(0.0)
-    step.process_noise = 1e-6
-    step.set_scores(data["prm"].to_padded_tensor(0.0), beta=0.05)
-    return step
+    cutter, store = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None, RolloutStore(batch)
+    rollouts = load_rollouts(store, options, cutter=cutter, greedy=dict.fromkeys(PROMPTS, 0.5))
+    scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
+    return Case(rollouts, replace(scored, noise=1e-6), options)
 
 
 def any_settings(rng, name):
@@ -125,29 +124,29 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
     masks, options, found = own_masks(rng), any_settings(rng, name), []
     for garbage in ((NAN,), (0.0, -3.0, math.inf)):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            step = loaded(*stored(monkeypatch, masks, seed, garbage), options)
-        outside_BT = ~step.mask_BT.bool()
-        assert not step.process_reward_BT[outside_BT].any() and not step.reward_BT[outside_BT].any()
-        for source in build_sources(step, 1.0).values():
+            case = loaded(*stored(monkeypatch, masks, seed, garbage), options)
+        outside_BT, reward_BT = ~case.rollouts.mask_BT.bool(), case.scored.reward_BT
+        assert not reward_BT[outside_BT].any() and not case.rollouts.reward_BT[outside_BT].any()
+        for source in case.sources().by_name.values():
             assert not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
-        advantage_BT, return_BT = advantages(step, 1.0)
-        assert not advantage_BT[outside_BT].any() and not return_BT[outside_BT].any()
-        assert advantage_BT.isfinite().all()
-        found.append((step.process_reward_BT, advantage_BT, return_BT))
+        result = case.step()
+        assert not result.advantage_BT[outside_BT].any() and not result.return_BT[outside_BT].any()
+        assert result.advantage_BT.isfinite().all()
+        found.append((reward_BT, result.advantage_BT, result.return_BT))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("credit", CREDITS)
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
-    step = loaded(*stored(monkeypatch, MASKS), settings(**changes))
-    source = build_sources(step, 1.0)["process"]
+    case = loaded(*stored(monkeypatch, MASKS), settings(**changes))
+    source = case.sources().by_name["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
-        score_1S = torch.tensor([[sum(float(step.process_reward_BT[row, t]) for t in turn) for turn in turns]])
+        score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
         paid_S = credit_rewards(credit, score_1S, torch.ones_like(score_1S))[0]
         expected_T = torch.zeros(6).index_put((torch.tensor([turn[-1] for turn in turns]),), paid_S)
         torch.testing.assert_close(source.reward_BT[row], expected_T)
-    assert torch.equal(source.mask_BT.bool(), step.turn_end_BT)
+    assert torch.equal(source.mask_BT.bool(), case.rollouts.turns.end_BT)
 
 
 # ---- rewards of turns --------------------------------------------------------------------------------------------
@@ -156,22 +155,21 @@ PAYS = {"turns__coefficient": 2.0, "process__coefficient": 0.0, "whitening": Fal
 
 
 def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypatch):
-    step = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
+    case = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
     expected = [[0, 0.5, 0, -1, 0, 0], [1, 0, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0], [0, 0.25, 0, 0, 0, 0]]
-    assert step.turn_reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
-    sources, metrics = build_sources(step, 1.0), step.metrics
+    assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
+    sources, result = case.sources().by_name, case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
-    assert metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
-    advantage_BT, _ = advantages(step, 1.0)
+    assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
     alone = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**{**PAYS, "turns__coefficient": 0.0}))
-    alone_BT, _ = advantages(alone, 1.0)
+    more_BT = result.advantage_BT - alone.step().advantage_BT
     # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
-    assert (advantage_BT - alone_BT)[0, 3] == pytest.approx(2 * -3.0)
-    assert (advantage_BT - alone_BT)[1, 2] == pytest.approx(2 * 3.0)
+    assert more_BT[0, 3] == pytest.approx(2 * -3.0)
+    assert more_BT[1, 2] == pytest.approx(2 * 3.0)
     # The third turn of the first has no company: the others' mean return, (3 + 0) / 2.
-    assert (advantage_BT - alone_BT)[0, 5] == pytest.approx(2 * -1.5)
-    assert "prime/turns/return_std" in metrics
+    assert more_BT[0, 5] == pytest.approx(2 * -1.5)
+    assert "prime/turns/return_std" in result.metrics
 
 
 @pytest.mark.parametrize(

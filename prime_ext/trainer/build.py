@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models beside the policy, from the whole configuration: PRM, reference, and the policy's average."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import TrainingWorkerConfig
+
+from prime_ext.config.settings import PrimeSettings, PRMSettings, forward_tokens
+from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, TrainedPRM
+from prime_ext.trainer.policy_loss import PolicyAverage
+
+WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
+
+
+def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0) -> FrozenPRM:
+    """Build the implicit PRM; ``settings`` and ``prime`` are the validated sections, ``end_token`` is of padding."""
+    models = {PRM_GROUP: prm_model(config.prm, settings)}
+    if settings.reference == "frozen":
+        models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
+    rollout = config.actor_rollout_ref.rollout
+    # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
+    as_policy = settings.reference in ("policy", "kl") or prime.process.target == "policy"
+    temperature = rollout.temperature if as_policy else 1.0
+    of_run = (settings.mini_batch_size * rollout.n, temperature, end_token, Path(config.trainer.default_local_dir))
+    return (TrainedPRM if settings.trained else FrozenPRM)(settings, prime, models, *of_run)
+
+
+def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
+    """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
+    model, checkpoint = section.model, section.checkpoint
+    forward_only = frozen_path is not None or not settings.trained
+    if forward_only:
+        checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
+    if frozen_path is not None:
+        model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
+    engine = omega_conf_to_dataclass(section.engine)
+    engine.forward_only = forward_only
+    engine.use_dynamic_bsz = settings.use_dynamic_bsz
+    engine.micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
+    engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
+    engine.infer_micro_batch_size_per_gpu = settings.infer_micro_batch_size_per_gpu
+    engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
+    optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
+    return _worker(model, engine, optimizer, checkpoint)
+
+
+def build_average(section: DictConfig, decay: float) -> PolicyAverage:
+    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without an optimiser."""
+    # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
+    changes = {"fsdp_config": {"forward_only": True, "model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
+    actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))
+    engine, rows = actor.engine, section.actor.ppo_micro_batch_size_per_gpu
+    engine.use_dynamic_bsz = section.actor.use_dynamic_bsz
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section.actor.ppo_max_token_len_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
+    return PolicyAverage(_worker(section.model, engine, actor.optim, actor.checkpoint), decay)
+
+
+def _worker(model: DictConfig, engine: Any, optimizer: Any, checkpoint: Any) -> TrainingWorkerConfig:
+    return TrainingWorkerConfig(
+        model_type="language_model",
+        model_config=omega_conf_to_dataclass(model),
+        engine_config=engine,
+        optimizer_config=optimizer,
+        checkpoint_config=checkpoint,
+    )

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The implicit PRM as a scorer: its passes, the orders of score and update, and what becomes of its log-probabilities.
+
+docs/explanation/implicit_prm.md explains the orders.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from verl.single_controller.ray import RayClassWithInitArgs
+from verl.utils.debug import marked_timer
+from verl.utils.metric import reduce_metrics
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.config import TrainingWorkerConfig
+
+from prime_ext.algorithms.distillation import policy_relative_rewards
+from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
+from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
+from prime_ext.algorithms.prm_losses import PRM_LOSSES
+from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.prm import worker as fields
+from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
+from prime_ext.prm.replay import PRMReplay
+from prime_ext.prm.worker import ImplicitPRMWorker, PRMLoss
+from prime_ext.trainer.rollouts import Rollouts
+from prime_ext.trainer.scorer import Scored, measure_pairs, measure_sums
+from prime_ext.utils.transfer_queue import RolloutStore, replay_key
+
+logger = logging.getLogger(__name__)
+
+# Names of the worker groups. verl binds methods to groups by prefix, so none may be a prefix of another.
+PRM_GROUP = "prm"
+REFERENCE_GROUP = "refprm"
+
+# Folder of the PRM in a checkpoint; and where replayed rollouts are kept, in it and in the folder of the run.
+PRM_FOLDER = "prm"
+REPLAY_FOLDER = "prm_replay"
+# Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
+_KEPT = ("prompts", "responses", "position_ids", "response_mask")
+
+# Where verl has the reference's log-probabilities already, by prm.reference.
+_OF_VERL = {"policy": "old_log_probs", "kl": "ref_log_prob"}
+# Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
+NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
+# Rounding of low precision can push the log-probability of a certain token slightly above zero.
+_POSITIVE_LOG_PROB = 1e-2
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log-probabilities of the responses' tokens by PRM and reference, ``(B, T)`` each.
+
+    ``mini_batch_B`` numbers the mini-batches where they are of training forward passes: the PRM moves in between.
+    """
+
+    log_prob_BT: torch.Tensor
+    reference_BT: torch.Tensor
+    mini_batch_B: torch.Tensor | None = None
+
+    def log_ratio(self, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Return q_t, ``(B, T)``."""
+        return log_ratio(self.log_prob_BT, self.reference_BT, mask_BT)
+
+
+@dataclass(frozen=True)
+class PRMBatch:
+    """What the PRM is trained on: the rows of ``rollouts`` in their order, then replayed ones and padding.
+
+    All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B`` (False for padding) and a
+    ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with them. Passes add what they take to ``seconds``.
+    """
+
+    rollouts: Rollouts
+    rows: RolloutStore
+    label_B: torch.Tensor
+    group_B: torch.Tensor
+    valid_B: torch.Tensor
+    replayed_B: torch.Tensor
+    mini_batch_rows: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Fields of a rollout that all rows have; those of earlier steps are without images."""
+        return fields.TEXT_FIELDS if self.replayed_B.any() else fields.INPUT_FIELDS
+
+
+# ---- orders of score and update (prm.update_mode) -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Scores that become rewards, of a PRM before it trained on them, and after; and the metrics of its update."""
+
+    rewards: Scores
+    before: Scores | None = None
+    after: Scores | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def only_score(prm: "FrozenPRM", batch: PRMBatch) -> Scoring:
+    """``none``: nothing is learned."""
+    scores = prm.score(batch)
+    return Scoring(scores, before=scores)
+
+
+def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+    """``after``: the rewards are of a PRM that has not seen these outcomes."""
+    before = prm.score(batch)
+    metrics = prm.update(batch, before)
+    return Scoring(before, before, prm.score(batch) if measures else None, metrics)
+
+
+def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+    """``interleaved``: the training forward passes score, PRIME's single forward (arXiv 2502.01456, section 4.4)."""
+    metrics = prm.update(batch, keeps_scores=True)
+    # The nearest to "before" that it has.
+    during = prm.training_scores(batch)
+    return Scoring(during, during, prm.score(batch) if measures else None, metrics)
+
+
+def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
+    """``before``: the rewards are of a PRM that has seen these outcomes, PRIME's double forward."""
+    rewarded = prm.prime.rewards_tokens or not prm.prime.distils
+    needed = measures or PRM_LOSSES[prm.settings.loss].needs_scores
+    before = prm.score(batch) if needed else None
+    # Scores of the training forward passes cost nothing more.
+    keeps_scores = before is None and (prm.prime.gates or not rewarded)
+    metrics = prm.update(batch, before, keeps_scores)
+    if keeps_scores:
+        before = prm.training_scores(batch)
+    if before is not None and not rewarded:
+        return Scoring(before, before, None, metrics)
+    after = prm.score(batch)
+    return Scoring(after, before, after, metrics)
+
+
+ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
+    "after": score_then_update,
+    "interleaved": score_in_update,
+    "before": update_then_score,
+}
+
+
+# ---- scorers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FrozenPRM:
+    """A model that is never trained, an offline PRM or a teacher, and its reference, in the policy's worker processes.
+
+    ``settings`` and ``prime`` are the validated sections, ``models`` the configurations of the workers of each group,
+    the reference's if it is a model of its own. A mini-batch has ``mini_batch_rows`` over all ranks. Both sides of the
+    log-ratio have the ``temperature``; ``end_token`` is of padding, ``folder`` of the run.
+    """
+
+    settings: PRMSettings
+    prime: PrimeSettings
+    models: Mapping[str, TrainingWorkerConfig]
+    mini_batch_rows: int
+    temperature: float = 1.0
+    end_token: int = 0
+    folder: Path = Path()
+    groups: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reference_field(self) -> str:
+        """Where the reference's log-probabilities are."""
+        return _OF_VERL.get(self.settings.reference, fields.REFERENCE_LOG_PROBS)
+
+    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
+        """Classes to add to the policy's worker processes, by group name."""
+        worker, settings = ray.remote(ImplicitPRMWorker), self.settings
+        bias = settings.bias if settings.bias.enable else None
+        own: dict[str, Any] = {"role": "prm", "bias": bias, "trainable_layers": settings.trainable_layers}
+        options = {PRM_GROUP: own, REFERENCE_GROUP: {"role": "reference"}}
+        models = self.models.items()
+        return {name: RayClassWithInitArgs(cls=worker, config=model, **options[name]) for name, model in models}
+
+    def attach(self, actor_group: Any) -> None:
+        """Take the handles out of the policy's worker group and build the engines."""
+        self.groups = actor_group.spawn(prefix_set=set(self.models))
+        for name in self.models:
+            self.groups[name].reset()
+        loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
+        self.groups[PRM_GROUP].set_loss_fn(loss)
+
+    @cached_property
+    def data_parallel_size(self) -> int:
+        """Ranks over which rows are divided; every pass wants a multiple of them."""
+        group, mesh = self.groups[PRM_GROUP], "train"
+        if mesh not in group._dispatch_info:
+            group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
+        return max(group._dispatch_info[mesh]) + 1
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the rounding noise of a reward."""
+        # verl's mixed precision is bf16 unless told otherwise.
+        precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
+        noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
+        return noise if self.prime.process.target == "policy" else self.settings.beta * noise
+
+    def score_and_update(self, rollouts: Rollouts) -> Scored:
+        """Reference, then scores."""
+        batch = self.batch_of(rollouts)
+        self.write_reference(batch)
+        return self.scored(batch, only_score(self, batch))
+
+    def batch_of(self, rollouts: Rollouts) -> PRMBatch:
+        """Return the rows of a step alone."""
+        valid_B = rollouts.valid_B
+        of_rows = (rollouts.label_B, rollouts.group_B, valid_B, torch.zeros_like(valid_B))
+        return PRMBatch(rollouts, rollouts.store, *of_rows, self.mini_batch_rows)
+
+    def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
+        """Have the reference's log-probabilities in the store, by a pass of its own only if ``prm.reference`` needs it.
+
+        With ``as_update`` rows are packed as the update packs them, whose forward passes then give the scores: of the
+        same model q is 0, without rounding noise.
+        """
+        kind, rows = self.settings.reference, batch.rows
+        with marked_timer("prm_reference", batch.seconds):
+            if kind == "none":
+                rows.write(**{fields.REFERENCE_LOG_PROBS: torch.zeros_like(batch.rollouts.mask_BT)})
+            elif kind not in _OF_VERL:
+                options: dict[str, Any] = {} if kind == "frozen" else {"no_lora_adapter": True}
+                if as_update:
+                    options[fields.MINI_BATCH_ROWS] = batch.mini_batch_rows
+                    rows = rows.select(self.plan(batch).order)
+                group = REFERENCE_GROUP if kind == "frozen" else PRM_GROUP
+                self._score(group, rows, batch, fields.REFERENCE_LOG_PROBS, **options)
+
+    def score(self, batch: PRMBatch) -> Scores:
+        """Score the rollouts of the step by a pass of its own."""
+        with marked_timer("prm_score", batch.seconds):
+            self._score(PRM_GROUP, batch.rollouts.store, batch, fields.PRM_LOG_PROBS)
+        return self._fetch(batch)
+
+    def _score(self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any) -> None:
+        options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
+        asked = rows.for_workers(batch.inputs, temperature=self.temperature, **options)
+        ray.get(self.groups[group].score(asked).futures)
+
+    def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
+        data = batch.rollouts.store.fetch(fields.PRM_LOG_PROBS, self.reference_field)
+        return Scores(data[fields.PRM_LOG_PROBS], data[self.reference_field], mini_batch_B)
+
+    def plan(self, batch: PRMBatch) -> MiniBatchPlan:
+        """Plan the mini-batches of the rows."""
+        rows, sizes = batch.rows, (batch.mini_batch_rows, self.data_parallel_size)
+        return plan_mini_batches(rows.keys, rows.padding, rows.lengths, *sizes, batch.replayed_B.tolist())
+
+    def scored(self, batch: PRMBatch, scoring: Scoring) -> Scored:
+        """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
+        rollouts, log_prob_BT, mask_BT = batch.rollouts, scoring.rewards.log_prob_BT, batch.rollouts.mask_BT
+        highest = float(log_prob_BT.masked_fill(~mask_BT.bool(), 0.0).max())
+        if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[mask_BT.bool()]).all():
+            logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
+        reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
+        pairs, of_before = measure(rollouts, scoring.before, "before")
+        _, of_after = measure(rollouts, scoring.after, "after")
+        metrics = {**scoring.metrics, **of_before, **of_after, **measure_sums(rollouts, reward_BT.sum(-1))}
+        # Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all.
+        tokens = sum(rollouts.store.lengths)
+        metrics |= {f"prm/passes/{name}": count / tokens for name, count in self.take_pass_counts().items()}
+        if rollouts.old_log_prob_BT is not None:
+            reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
+        return Scored(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
+
+    def take_pass_counts(self) -> dict[str, int]:
+        """Tokens that went through the models since the last call, over all ranks.
+
+        With sequence or tensor parallelism every rank of a group counts its own share or copy.
+        """
+        counts = {name: group.take_pass_counts() for name, group in self.groups.items()}
+        total = {kind: sum(rank[kind] for rank in counts[PRM_GROUP]) for kind in ("forward", "backward")}
+        return total | {"reference": sum(rank["forward"] for rank in counts.get(REFERENCE_GROUP, []))}
+
+
+class TrainedPRM(FrozenPRM):
+    """The PRM that is trained along with the policy; rollouts of earlier steps may join its updates."""
+
+    @cached_property
+    def replay(self) -> PRMReplay | None:
+        """Rollouts of earlier updates, if they join."""
+        settings = self.settings.replay
+        return PRMReplay(settings, self.folder / REPLAY_FOLDER) if settings.batches else None
+
+    def save(self, folder: str, global_step: int) -> None:
+        """Save what ``prm.checkpoint.save_contents`` says, and the rollouts that are replayed."""
+        own = os.path.join(folder, PRM_FOLDER)
+        self.groups[PRM_GROUP].save_checkpoint(own, global_step=global_step)
+        if self.replay is not None:
+            self.replay.save(Path(own) / REPLAY_FOLDER)
+
+    def load(self, folder: str, delete_after_load: bool = False) -> None:
+        """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
+        own = os.path.join(folder, PRM_FOLDER)
+        if not os.path.isdir(own):
+            saved_with = "prm.enable=false or prm.update_mode=none"
+            raise FileNotFoundError(f"the checkpoint has no PRM at {own}; it was saved with {saved_with}")
+        self.groups[PRM_GROUP].load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
+        if self.replay is not None:
+            self.replay.load(Path(own) / REPLAY_FOLDER)
+
+    def score_and_update(self, rollouts: Rollouts) -> Scored:
+        """Reference, then scores and update in the order of ``prm.update_mode``."""
+        if not rollouts.valid_B.any():
+            # Nothing that it could learn from.
+            return super().score_and_update(rollouts)
+        settings, alone = self.settings, self.batch_of(rollouts)
+        measures = settings.accuracy_freq > 0 and rollouts.number % settings.accuracy_freq == 0
+        self.write_reference(alone, as_update=settings.update_mode == "interleaved")
+        with self._with_replay(alone) as batch:
+            scored = self.scored(batch, ORDERS[settings.update_mode](self, batch, measures))
+        if self.replay is None:
+            return scored
+        new = rollouts.store.select(rollouts.valid_B.nonzero()[:, 0].tolist())
+        new.refuse_images("prm.replay; set its batches=0")
+        kept = new.fetch_rows(*_KEPT, fields.REFERENCE_LOG_PROBS)
+        label_B = rollouts.label_B[rollouts.valid_B]
+        self.replay.add({**kept, "reference": kept[fields.REFERENCE_LOG_PROBS], "label": label_B.unbind()})
+        return replace(scored, metrics={**scored.metrics, "prm/replayed_rollouts": int(batch.replayed_B.sum())})
+
+    def update(self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False) -> dict[str, float]:
+        """Train on the mini-batches, and return the metrics of the update.
+
+        ``before`` are scores before it, for losses that need them. With ``keeps_scores`` the log-probabilities of the
+        training forward passes are left in the store.
+        """
+        plan, group, loss = self.plan(batch), self.groups[PRM_GROUP], PRM_LOSSES[self.settings.loss]
+        score_B = None if before is None else before.log_ratio(batch.rollouts.mask_BT).sum(-1)
+        rows = loss.prepare(batch.label_B.float(), batch.group_B, batch.valid_B, score_B)
+        of_rows = {fields.LABEL: rows.target_B, fields.WEIGHT: rows.weight_B * plan.weight_B}
+        of_rows |= {fields.OFFSET: rows.offset_B, fields.ROW: torch.arange(len(batch.rows))}
+        batch.rows.write(**of_rows)
+        if self.settings.bias.enable:
+            group.start_bias(float(batch.label_B[batch.valid_B].mean()))
+        read = (*batch.inputs, self.reference_field, *of_rows)
+        options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
+        asked = batch.rows.select(plan.order).for_workers(read, **options)
+        with marked_timer("prm_update", batch.seconds):
+            if keeps_scores:
+                ray.get(group.update_and_score(asked).futures)
+                reported = next(one for one in group.update_metrics() if one is not None)
+            else:
+                reported = group.train_mini_batch(asked).get()["metrics"]
+        values = {name: float(value) for name, value in reduce_metrics(dict(reported)).items()}
+        if self.settings.bias.enable:
+            values["bias"] = group.bias_value()[0]
+        if not math.isfinite(values["loss"]):
+            logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"])
+        # verl's own metrics stay under its names.
+        mfu = {"perf/mfu/prm": values.pop("mfu")} if "mfu" in values else {}
+        return mfu | {name if name.startswith("perf/") else f"prm/{name}": value for name, value in values.items()}
+
+    def training_scores(self, batch: PRMBatch) -> Scores:
+        """Return the scores of the training forward passes, which an update has kept."""
+        return self._fetch(batch, self.plan(batch).mini_batch_B[: len(batch.rollouts.store)])
+
+    @contextmanager
+    def _with_replay(self, alone: PRMBatch) -> Iterator[PRMBatch]:
+        """Add rollouts of earlier steps, their reference's log-probabilities, and padding to equal mini-batches."""
+        drawn = self.replay.draw(int(alone.valid_B.sum())) if self.replay is not None else []
+        if not drawn:
+            yield alone
+            return
+        new, n_batches, ranks = len(alone.rows), len(alone.rows) // self.mini_batch_rows, self.data_parallel_size
+        rows_with = math.ceil((self.mini_batch_rows + math.ceil(len(drawn) / n_batches)) / ranks) * ranks
+        data = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
+        data |= {"loss_mask": data["response_mask"], fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn]}
+        keys = [replay_key(place) for place in range(len(drawn))]
+        with alone.rows.extended(keys, data, n_batches * rows_with, self.end_token) as rows:
+            added = len(rows) - new
+            if filled := added - len(drawn):
+                # verl copies it from some rollout, of another length.
+                padding = rows.select(range(len(rows) - filled, len(rows)))
+                padding.write(**{fields.REFERENCE_LOG_PROBS: torch.zeros(filled, 1)})
+            again_N, labels = torch.arange(added) < len(drawn), torch.tensor([float(row["label"]) for row in drawn])
+            yield replace(
+                alone,
+                rows=rows,
+                label_B=torch.cat((alone.label_B, labels, torch.zeros(filled))),
+                # Every one is a prompt of its own.
+                group_B=torch.cat((alone.group_B, int(alone.group_B.max()) + 1 + torch.arange(added))),
+                valid_B=torch.cat((alone.valid_B, again_N)),
+                replayed_B=torch.cat((alone.replayed_B, again_N)),
+                mini_batch_rows=rows_with,
+            )
+
+
+def update_options(rows: int, epochs: int, temperature: float) -> dict[str, Any]:
+    """Return the options of verl's worker for an update with mini-batches of ``rows``."""
+    sizes = {"global_batch_size": rows, "mini_batch_size": rows, "epochs": epochs, "temperature": temperature}
+    return {**sizes, "seed": 0, "dataloader_kwargs": {"shuffle": False}, "calculate_entropy": False}
+
+
+def measure(rollouts: Rollouts, scores: Scores | None, when: str) -> tuple[PairCount, dict[str, float]]:
+    """Measure how well the PRM orders the batch ``before`` or ``after`` the update, if there are such scores.
+
+    Pairs over two mini-batches do not count: the PRM has moved in between, on this very prompt.
+    """
+    if scores is None:
+        return PairCount(0.0, 0.0), {}
+    total_B, group_B, valid_B = scores.log_ratio(rollouts.mask_BT).sum(-1), rollouts.group_B, rollouts.valid_B
+    if scores.mini_batch_B is not None:
+        group_B = group_B * len(group_B) + scores.mini_batch_B
+    pairs, metrics = measure_pairs(rollouts, total_B, when, group_B)
+    if valid_B.any():
+        metrics[f"prm/absolute_accuracy/{when}_update"] = absolute_accuracy(total_B[valid_B], rollouts.label_B[valid_B])
+    return pairs, metrics

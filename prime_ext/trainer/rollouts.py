@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rollouts of a training step, as the store has them when the step begins."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from prime_ext.algorithms.groups import PromptGroups
+from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.steps import StepSpans, step_spans
+from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
+from prime_ext.config.settings import PrimeSettings
+from prime_ext.step_rm.response_cut import ResponseCutter
+from prime_ext.utils.transfer_queue import RolloutStore, group_uid, label_of, reward_info, turn_rewards
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where steps end, and on how many responses the pattern of the steps took too long."""
+
+    spans: StepSpans
+    timed_out: int = 0
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Tokens after which a turn ends, ``(B, T)``, and the turns' rewards there if they are paid."""
+
+    end_BT: torch.Tensor
+    reward_BT: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Rows are those of the store, padding included, which has an empty mask and takes part in nothing.
+
+    What has a default is there if the settings read it.
+
+    Attributes:
+        extras: what agent loops report of each row; of padding nothing that counts.
+        mask_BT: the policy's own tokens that are trained on.
+        reward_BT: verl's token rewards: the outcome at the last valid token and, with the KL penalty in the reward, the
+            penalty of each token; 0 outside the mask.
+        label_B: the verifier's verdict in [0, 1].
+        group_B: number of the prompt; padding rows have numbers of their own.
+        number: of the training step, from 1.
+        value_BT: the critic's value of the state before each token.
+        old_log_prob_BT: log-probabilities under the policy that wrote the responses.
+        greedy_B: reward of the greedy response to the same prompt.
+        advantage_BT: the outcome's advantage, where verl has computed it.
+    """
+
+    store: RolloutStore
+    extras: list[Any]
+    mask_BT: torch.Tensor
+    reward_BT: torch.Tensor
+    label_B: torch.Tensor
+    group_B: torch.Tensor
+    number: int = 1
+    steps: Steps | None = None
+    turns: Turns | None = None
+    value_BT: torch.Tensor | None = None
+    old_log_prob_BT: torch.Tensor | None = None
+    greedy_B: torch.Tensor | None = None
+    advantage_BT: torch.Tensor | None = None
+
+    @cached_property
+    def valid_B(self) -> torch.Tensor:
+        """Rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
+        return self.mask_BT.bool().any(-1)
+
+
+def load_rollouts(
+    store: RolloutStore,
+    settings: PrimeSettings,
+    number: int = 1,
+    kl_in_reward: bool = False,
+    cutter: ResponseCutter | None = None,
+    greedy: Mapping[str, float] | None = None,
+) -> Rollouts:
+    """Fetch the rollouts of step ``number``, with what the settings read.
+
+    ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the trainer has to.
+    ``greedy`` are rewards of greedy responses by prompt id, NaN without a verdict, if they are read.
+    """
+    wanted = {
+        "responses": cutter is not None,
+        "values": bool(settings.critic_sources),
+        "advantages": settings.outcome.of_verl,
+        "old_log_probs": settings.needs_probabilities,
+        "loss_mask": settings.needs_turns,
+    }
+    reward, names = "token_level_rewards" if kl_in_reward else "rm_scores", [name for name in wanted if wanted[name]]
+    data = store.fetch("response_mask", "extra_fields", reward, *names)
+    real, extras = [not padding for padding in store.padding], data["extra_fields"]
+    mask_BT, group_B = data["response_mask"].float() * torch.tensor(real)[:, None], torch.tensor(store.groups)
+    valid_B, reward_BT = mask_BT.bool().any(-1), _move_inside(data[reward].float(), mask_BT)
+    rows = list(zip(store.keys, extras, real, strict=True))
+    labels = [label_of(key, reward_info(key, extra), settings.label_key) if own else 0.0 for key, extra, own in rows]
+    of_verl = {"value_BT": "values", "old_log_prob_BT": "old_log_probs", "advantage_BT": "advantages"}
+    fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
+    greedy_B = None
+    if greedy is not None:
+        greedy_B = torch.tensor([greedy[group_uid(key)] if own else 0.0 for key, _, own in rows])
+        # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
+        mean_B = PromptGroups.of(group_B, valid_B).mean(reward_BT.sum(-1))
+        greedy_B = torch.where(greedy_B.isnan(), mean_B, greedy_B)
+    turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras) if settings.needs_turns else None
+    steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
+    if turns is not None and settings.process.granularity == "turn":
+        steps = Steps(step_spans(turns.end_BT, mask_BT))
+    common = (store, extras, mask_BT, reward_BT, torch.tensor(labels), group_B, number, steps, turns)
+    return Rollouts(*common, greedy_B=greedy_B, **fields)
+
+
+def cut_steps(cutter: ResponseCutter, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> Steps:
+    """Find the steps in the valid tokens: a tool's answer in the middle makes no steps."""
+    boundary_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
+    timed_out = 0
+    for row, mask_T in enumerate(mask_BT.bool()):
+        position_N = mask_T.nonzero()[:, 0]
+        if len(position_N) == 0:
+            continue
+        cut = cutter.cut(token_BT[row, position_N].tolist())
+        if cut.timed_out:
+            timed_out += 1
+            logger.warning(
+                "prime.steps.pattern took too long on a response of %d tokens: it is one step", len(position_N)
+            )
+        boundary_BT[row, position_N[list(cut.ends[:-1])]] = True
+    return Steps(step_spans(boundary_BT, mask_BT), timed_out)
+
+
+def find_turns(
+    store: RolloutStore, settings: PrimeSettings, loss_mask_BT: torch.Tensor, mask_BT: torch.Tensor, extras: list[Any]
+) -> Turns:
+    """Find turns as the policy wrote them: verl's loss mask has them whole where a rejection of tokens has not."""
+    valid_B = mask_BT.bool().any(-1)
+    own_BT = loss_mask_BT.bool() & valid_B[:, None]
+    end_BT, name = turn_boundaries(own_BT, mask_BT), settings.turns.field
+    if not settings.turns.pays:
+        return Turns(end_BT)
+    rows = zip(store.keys, extras, valid_B.tolist(), strict=True)
+    rewards = [turn_rewards(key, extra, name) if valid else [] for key, extra, valid in rows]
+    try:
+        return Turns(end_BT, place_turn_rewards(rewards, own_BT, mask_BT))
+    except WrongNumberOfRewards as error:
+        raise RuntimeError(
+            f"rollout {store.keys[error.row]} has {error.problem} in {name}, which must be one for every turn, the "
+            f"last may be left out; let every tool return a number, and one tool be called in a turn"
+        ) from error
+
+
+def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Move rewards outside of the mask to the last valid token: the outcome of a response that ends in a tool's answer,
+    and what a rejection of tokens masks.
+    """
+    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
+    return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)

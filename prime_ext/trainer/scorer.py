@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What gives the process rewards (``prime.process.scorer``): the protocol, and a step reward model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
+from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.steps import step_spans, valid_ends
+from prime_ext.reward.pspo_info import score_metrics
+from prime_ext.trainer.rollouts import Rollouts, Steps
+from prime_ext.utils.transfer_queue import reward_info
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a scorer says of rollouts; without a scorer only where their steps are.
+
+    Attributes:
+        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each step at
+            its last token; not normalized, 0 outside the mask.
+        noise: standard deviation of the rounding noise of a reward.
+        pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
+        steps: those that are paid.
+        metrics, seconds: by name.
+    """
+
+    reward_BT: torch.Tensor | None = None
+    noise: float = 0.0
+    pairs: PairCount = PairCount(0.0, 0.0)
+    steps: Steps | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Scorer(Protocol):
+    """Gives process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``.
+
+    One with a model of its own is a :class:`Companion`, and one that is trained a :class:`Learner`, too.
+    """
+
+    def score_and_update(self, rollouts: Rollouts) -> Scored:
+        """Score rollouts, and learn from them if it does."""
+
+
+class Companion(Protocol):
+    """A model in the policy's worker processes."""
+
+    def worker_classes(self) -> dict[str, Any]:
+        """Return classes to add to the policy's worker processes, by group name."""
+
+    def attach(self, actor_group: Any) -> None:
+        """Take the handles out of the policy's worker group and build the engines."""
+
+
+@runtime_checkable
+class Learner(Companion, Protocol):
+    """One that changes, and so is a part of every checkpoint."""
+
+    def save(self, folder: str, global_step: int) -> None:
+        """Save what changes in a folder of its own inside of the checkpoint's."""
+
+    def load(self, folder: str, delete_after_load: bool = False) -> None:
+        """Restore what :meth:`save` wrote. Raises FileNotFoundError where it is missing."""
+
+
+class StepRewardModel:
+    """A step reward model, whose scores the manager ``naive_with_step_scores`` returned with the rewards.
+
+    ``shaping`` says what its scores pay.
+    """
+
+    def __init__(self, shaping: ProcessShaping):
+        self.shaping = shaping
+
+    def score_and_update(self, rollouts: Rollouts) -> Scored:
+        """Put the score of a step at its last token in the mask; steps that share one are one, with the lowest score.
+
+        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
+
+        Raises:
+            RuntimeError: the steps are those of another output of the agent loop.
+        """
+        store, mask_BT, valid_B = rollouts.store, rollouts.mask_BT, rollouts.valid_B
+        reward_BT, boundary_BT = torch.zeros_like(mask_BT), torch.zeros_like(mask_BT, dtype=torch.bool)
+        rows = valid_B.nonzero()[:, 0].tolist()
+        infos = [reward_info(store.keys[row], rollouts.extras[row]) for row in rows]
+        for row, info in zip(rows, infos, strict=True):
+            if info["n_tokens"] != (n_tokens := store.batch.tags[row]["response_len"]):
+                raise RuntimeError(
+                    f"rollout {store.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
+                    f"with agent loops of several outputs; use prime.process.scorer=implicit_prm"
+                )
+            end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
+            score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
+            if len(end_S):
+                token_S = valid_ends(end_S, mask_BT[row])
+                reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
+                boundary_BT[row, token_S] = True
+        steps = Steps(step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos)))
+        # What a response is paid in all, before normalization, which keeps the order.
+        pay_B = self.shaping(reward_BT, mask_BT, steps.spans)[0].sum(-1)
+        # Differences below float32 rounding count as ties.
+        pairs, accuracy = measure_pairs(rollouts, pay_B.round(decimals=6), "before")
+        metrics = score_metrics(infos) | measure_sums(rollouts, pay_B) | accuracy
+        return Scored(reward_BT, pairs=pairs, steps=steps, metrics=metrics)
+
+
+def measure_sums(rollouts: Rollouts, total_B: torch.Tensor) -> dict[str, float]:
+    """Describe what the process rewards of responses sum to; given for all rows, padding included."""
+    total_B, label_B = total_B[rollouts.valid_B], rollouts.label_B[rollouts.valid_B]
+    if not len(total_B):
+        return {}
+    metrics = {"prm/reward_sum/mean": float(total_B.mean())}
+    metrics["prm/reward_sum/std"] = float(total_B.std()) if len(total_B) > 1 else 0.0
+    for name, rows_B in (("correct", label_B > 0.5), ("wrong", label_B <= 0.5)):
+        if rows_B.any():
+            metrics[f"prm/reward_sum/{name}"] = float(total_B[rows_B].mean())
+    return metrics
+
+
+def measure_pairs(
+    rollouts: Rollouts, score_B: torch.Tensor, when: str, group_B: torch.Tensor | None = None
+) -> tuple[PairCount, dict[str, float]]:
+    """Count the pairs of responses of one group that the scores order correctly, ``before`` or ``after`` the update."""
+    rows_B, group_B = rollouts.valid_B, rollouts.group_B if group_B is None else group_B
+    pairs = count_pairs(score_B[rows_B], rollouts.label_B[rows_B], group_B[rows_B])
+    return pairs, {} if pairs.accuracy is None else {f"prm/pair_accuracy/{when}_update": pairs.accuracy}

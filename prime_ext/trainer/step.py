@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of PRIME, from rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1)."""
+
+from dataclasses import dataclass
+
+import torch
+from verl.utils.debug import marked_timer
+
+from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.config.settings import PrimeSettings
+from prime_ext.trainer.reward_sources import combine, reward_sources
+from prime_ext.trainer.rollouts import Rollouts
+from prime_ext.trainer.scorer import Scored, Scorer
+
+# Roles of the models that the policy may be pulled towards, by which its loss finds their engines.
+PRM_ROLE, AVERAGE_ROLE = "prm", "average"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What the policy's update reads, and what the step has measured.
+
+    Attributes:
+        advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is a critic, else the
+            advantages before whitening.
+        kl_coefficients: of the divergences in the policy's loss, by role of the model.
+        metrics, seconds: by name.
+    """
+
+    advantage_BT: torch.Tensor
+    return_BT: torch.Tensor
+    kl_coefficients: dict[str, float]
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+
+
+def prime_step(
+    rollouts: Rollouts,
+    scorer: Scorer | None,
+    gate: ReliabilityGate | None,
+    settings: PrimeSettings,
+    gamma: float = 1.0,
+    gae_lambda: float = 1.0,
+) -> StepResult:
+    """Score the rollouts, learn from them, and turn outcome and process rewards into one advantage.
+
+    Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or infinite.
+    """
+    # Reference, PRM's log-probabilities and its update; a token is worth r_t = beta * (log pi_prm - log pi_ref).
+    scored = scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
+    seconds = dict(scored.seconds)
+    with marked_timer("prime_advantage", seconds):
+        # How much the PRM counts: as much as it orders pairs on which it has not been trained.
+        weight = gate.update(scored.pairs) if gate is not None else 1.0
+        # Outcome, process and turn rewards, each with its estimator and coefficient.
+        sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
+        # A = sum over the sources of coefficient * (return - leave-one-out baseline), whitened over the batch's tokens.
+        advantages = combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
+        coefficients = kl_coefficients(weight, settings)
+    metrics = {**scored.metrics, **sources.metrics, **advantages.metrics}
+    metrics |= {f"prime/kl/{role}_coefficient": value for role, value in coefficients.items()}
+    if gate is not None:
+        metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}
+    return StepResult(advantages.advantage_BT, advantages.return_BT, coefficients, metrics, seconds)
+
+
+def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:
+    """Return the coefficient of each divergence in the policy's loss, by role; ``weight`` is 1 without a gate."""
+    coefficients = {}
+    if settings.distils:
+        coefficients[PRM_ROLE] = settings.process.coefficient * weight
+    if settings.anchor.enable:
+        closed = 1.0 - weight if settings.anchor.fallback else 1.0
+        coefficients[AVERAGE_ROLE] = settings.anchor.coefficient * closed
+    return coefficients
