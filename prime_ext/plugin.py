@@ -23,7 +23,7 @@ if is_active():
 install_rollout()
 
 import prime_ext.reward.managers  # noqa: E402, F401
-import prime_ext.trainer.registration  # noqa: E402, F401
+import prime_ext.verl_adapter.trainers  # noqa: E402, F401
 from prime_ext.prm import fused_forward  # noqa: E402
 
 fused_forward.install_when_imported()

@@ -21,11 +21,11 @@ from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.settings import SettingsError
-from prime_ext.trainer import registration
 from prime_ext.trainer.prime_trainer import STATE_FILE
 from prime_ext.trainer.prompts import prompts_to_data
-from prime_ext.trainer.registration import SnapshotActorWorker
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync
+from prime_ext.verl_adapter import trainer_separate_async
+from prime_ext.verl_adapter.trainer_separate_async import SnapshotActorWorker
 
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
@@ -227,20 +227,20 @@ def test_a_snapshot_waits_for_weights_that_are_on_their_way_to_the_host(sharded_
     worker, waited = SnapshotActorWorker.__new__(SnapshotActorWorker), []
     worker._strategy_handlers = (lambda module: waited.append("read") or {}, None)
     device = SimpleNamespace(synchronize=lambda: waited.append("waited"))
-    monkeypatch.setattr(registration, "get_torch_device", lambda: device)
+    monkeypatch.setattr(trainer_separate_async, "get_torch_device", lambda: device)
     worker.copy_handler(sharded_model)
     assert waited == ["waited", "read"]
 
 
 def test_trainers_and_servers_that_do_not_meet_end_the_run(monkeypatch):
-    monkeypatch.setattr(registration, "MEETING_SECONDS", 0.05)
+    monkeypatch.setattr(trainer_separate_async, "MEETING_SECONDS", 0.05)
     met = []
-    registration._meet(met.append, "workers")
+    trainer_separate_async._meet(met.append, "workers")
     assert met == ["workers"]
     with pytest.raises(RuntimeError, match="have not met within 0.05 s to exchange weights"):
-        registration._meet(threading.Event().wait)
+        trainer_separate_async._meet(threading.Event().wait)
     with pytest.raises(ZeroDivisionError):
-        registration._meet(lambda: 1 / 0)
+        trainer_separate_async._meet(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("hybrid", [True, False])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's modes."""
+"""``verl.trainer.ppo.v1.trainer_separate_async``, mended where 0.9.1 breaks: docs/explanation/for_upstream.md."""
 
 import logging
 import threading
@@ -14,14 +14,8 @@ from torch.utils._pytree import tree_map_only
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_separate_async
-from verl.trainer.ppo.v1.trainer_base import register_trainer
-from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.device import get_torch_device
-
-from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
-from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
 
 # Seconds in which trainers and rollout servers have to open their group.
 MEETING_SECONDS = 600
@@ -63,9 +57,9 @@ class _WithoutFlush(logging.LoggerAdapter):
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}
 
 
-def _meet(build: Callable[..., None], *arguments: Any) -> None:
+def _meet(build: Callable[..., Any], *arguments: Any) -> None:
     """Join trainers and servers in the group through which weights go; verl would wait for it without end."""
-    joined: Future[None] = Future()
+    joined: Future[Any] = Future()
 
     def run() -> None:
         try:
@@ -82,8 +76,8 @@ def _meet(build: Callable[..., None], *arguments: Any) -> None:
     joined.result()
 
 
-class _SeparateAsync(PPOTrainerSeparateAsync):
-    """verl's trainer with standalone rollout servers, mended where 0.9.1 breaks, and with snapshots on a CPU."""
+class MendedSeparateAsync(PPOTrainerSeparateAsync):
+    """verl's trainer with standalone rollout servers, and with snapshots on a CPU."""
 
     def _setup(self) -> None:
         logger = trainer_separate_async.logger
@@ -101,16 +95,3 @@ class _SeparateAsync(PPOTrainerSeparateAsync):
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(SnapshotActorWorker)
-
-
-# Of verl's modes, by its names. Rollouts and training take turns on the same devices; the same, and unfinished rollouts
-# are interrupted, to be continued by the next policy; rollout servers on devices of their own generate meanwhile.
-MODES = {
-    "sync": PPOTrainerSync,
-    "colocate_async": PPOTrainerColocateAsync,
-    "separate_async": _SeparateAsync,
-}
-for _mode, _verls in MODES.items():
-    for _name, _mixin in (("prime", PrimeTrainerMixin), ("pspo", PSPOTrainerMixin)):
-        _class = type(f"{_name}_{_mode}", (_mixin, _verls), {"base_mode": _mode, "__module__": __name__})
-        register_trainer(_class.__name__)(_class)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainers that ``trainer.v1.trainer_mode`` can name: PRIME and PSPO-WRS in each of verl's modes.
+
+``sync``: rollouts and training take turns on the same devices. ``colocate_async``: the same, and unfinished rollouts
+are interrupted, to be continued by the next policy. ``separate_async``: rollout servers on devices of their own
+generate meanwhile.
+"""
+
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
+from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
+from prime_ext.verl_adapter.trainer_separate_async import MendedSeparateAsync
+
+
+@register_trainer("prime_sync")
+class PrimeSyncTrainer(PrimeTrainerMixin, PPOTrainerSync):
+    base_mode = "sync"
+
+
+@register_trainer("prime_colocate_async")
+class PrimeColocateAsyncTrainer(PrimeTrainerMixin, PPOTrainerColocateAsync):
+    base_mode = "colocate_async"
+
+
+@register_trainer("prime_separate_async")
+class PrimeSeparateAsyncTrainer(PrimeTrainerMixin, MendedSeparateAsync):
+    base_mode = "separate_async"
+
+
+@register_trainer("pspo_sync")
+class PSPOSyncTrainer(PSPOTrainerMixin, PPOTrainerSync):
+    base_mode = "sync"
+
+
+@register_trainer("pspo_colocate_async")
+class PSPOColocateAsyncTrainer(PSPOTrainerMixin, PPOTrainerColocateAsync):
+    base_mode = "colocate_async"
+
+
+@register_trainer("pspo_separate_async")
+class PSPOSeparateAsyncTrainer(PSPOTrainerMixin, MendedSeparateAsync):
+    base_mode = "separate_async"
