@@ -63,7 +63,8 @@ def _meet(build: Callable[..., Any], *arguments: Any) -> None:
 
     def run() -> None:
         try:
-            joined.set_result(build(*arguments))
+            build(*arguments)
+            joined.set_result(None)
         except Exception as error:
             joined.set_exception(error)
 
