@@ -80,7 +80,12 @@ def judge(response: str, gold: str) -> Verdict:
     dataset = _scorer(problem["task"], repr(problem["parameters"]))
     if not may_read(found.answer, dataset):
         return wrong(found.answer, time.perf_counter() - started, "not a formula, or too complex")
-    score = dataset.score_answer(found.answer, problem)
+    try:
+        score = dataset.score_answer(found.answer, problem)
+    except Exception as error:
+        # It scores the gold answer, as is checked when data are prepared: so it is this answer that it cannot read.
+        detail = f"{problem['task']} cannot read it: {type(error).__name__}: {error}"
+        return wrong(found.answer, time.perf_counter() - started, detail)
     verdict = correct if score >= problem["parameters"]["threshold"] else wrong
     return verdict(found.answer, time.perf_counter() - started, f"{problem['task']} scores {score:.4g}")
 
@@ -102,7 +107,7 @@ class GymVerifier:
         self._pool = WorkerPool(time_limit=seconds, warm_up=f"{__name__}:warm_up")
 
     async def averify(self, response: str, gold: str) -> Verdict:
-        """Return the verdict on a response. A scorer that fails or is late leaves it undecided."""
+        """Return the verdict on a response. A scorer that is late or dies leaves it undecided."""
         result = await asyncio.wrap_future(self._pool.submit(judge, response, gold))
         if isinstance(result, Failure):
             return grader_failed(result.outcome, None, 0.0, result.detail)

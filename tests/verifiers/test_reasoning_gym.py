@@ -26,8 +26,6 @@ from prime_ext.verifiers.verdict import Outcome
 TASKS = sorted({*DATASETS} - {"composite", UNUSABLE})
 # They have many right answers and name none, or name one in their metadata.
 NO_GOLD = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
-# Scorers that raise on an answer of another type than theirs.
-RAISING = {"boxnet", "game_of_life", "prime_factorization"}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,6 @@ def test_gold_answers_of_all_tasks_score_1(verifier, golds):
 
 def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(verifier, golds, tmp_path):
     code = f"[__import__('pathlib').Path('{tmp_path}/canary').touch()]"
-    failed = set()
     for answer in (
         "zzz",
         "[[7777]]",
@@ -83,19 +80,18 @@ def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(verifi
     ):
         verdicts = judge(verifier, boxed(answer), golds)
         assert [task for task, verdict in verdicts.items() if verdict.correct] == [], answer
-        failed |= {task for task, verdict in verdicts.items() if verdict.grader_failure}
-    assert failed == RAISING and not (tmp_path / "canary").exists()
+        assert [task for task, verdict in verdicts.items() if verdict.grader_failure] == [], answer
+    assert not (tmp_path / "canary").exists()
     assert {verdict.outcome for verdict in judge(verifier, "no box", golds).values()} == {Outcome.NO_ANSWER}
 
 
-def test_a_failing_scorer_is_a_failure_of_the_grader(verifier, golds):
-    late = GymVerifier(seconds=0.1)
-    for grader, task, answer, outcome, said in (
-        (verifier, "prime_factorization", "zzz", Outcome.ERROR, "ValueError: invalid literal for int()"),
-        (late, "group_anagrams", "[]", Outcome.TIMEOUT, "more than 0.1 s"),
+def test_a_late_scorer_is_a_failure_of_the_grader_and_an_answer_that_it_cannot_read_is_wrong(verifier, golds):
+    for grader, task, answer, outcome, score, said in (
+        (verifier, "prime_factorization", "zzz", Outcome.WRONG, 0.0, "prime_factorization cannot read it: ValueError"),
+        (GymVerifier(seconds=0.1), "group_anagrams", "[]", Outcome.TIMEOUT, None, "more than 0.1 s"),
     ):
         verdict = judge(grader, boxed(answer), {task: golds[task]})[task]
-        assert (verdict.outcome, verdict.score) == (outcome, None) and verdict.detail.startswith(said)
+        assert (verdict.outcome, verdict.score) == (outcome, score) and verdict.detail.startswith(said)
     for gold in ("42", "{4", "{'task': 'gcd'}"):
         verdict = judge(verifier, boxed("42"), {"gcd": gold})["gcd"]
         assert verdict.grader_failure and f"is not a problem of reasoning-gym: {gold!r}" in verdict.detail
