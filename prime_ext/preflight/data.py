@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight.machine import check_amount
@@ -62,7 +63,14 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
     None: the tokenizer is not on this machine. Raises SourceError: there is none, or it has no template.
     """
     model, data = config.actor_rollout_ref.model, config.data
-    folder = Path(model.get("tokenizer_path") or model.path or "").expanduser()
+    name = model.get("tokenizer_path") or model.path or ""
+    folder = Path(name).expanduser()
+    if not folder.exists():
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (OSError, ValueError):
+            # Not a name of the hub, or not downloaded yet.
+            return None
     if not has_tokenizer(folder):
         return None
     own = {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -437,6 +438,18 @@ FILES = [
 def test_files_are_read_before_anything_starts(problems_of, tmp_path, name, changes, said):
     problems = problems_of(changes(tmp_path / "new.parquet"), name)
     assert any(said in problem for problem in problems) if said else problems == [], problems
+
+
+def test_prompts_are_counted_for_a_model_of_the_hub_that_was_downloaded(problems_of, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--org--policy"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("1a2b")
+    changes = {**long_prompts(tmp_path / "new.parquet"), "actor_rollout_ref.model.tokenizer_path": "org/policy"}
+    assert problems_of(changes) == []
+    shutil.copytree(files["policy"], kept / "snapshots" / "1a2b")
+    (problem,) = problems_of(changes)
+    assert "32 of 32 prompts are longer than data.max_prompt_length=2" in problem
 
 
 # The body of a user's reward function, and what is said of it; None: nothing.
