@@ -4,7 +4,7 @@
     python -m data_preprocessing.reasoning_gym chain_sum --size 2000 --set max_terms=3 --output-dir data/chain_sum
     python -m data_preprocessing.reasoning_gym chain_sum=2 gcd=1 --set chain_sum.max_terms=3 --output-dir data/mix
 
-Needs the extra ``reasoning_gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is for all tasks,
+Needs the extra ``reasoning-gym``. ``TASK=WEIGHT`` is a share of the rows. ``--set NAME=VALUE`` is for all tasks,
 ``TASK.NAME=VALUE`` for one. Parameters are those of the library, ``threshold``, the least score that makes an answer
 right (1), and ``extraction``, the style in which responses state answers (boxed; gsm8k, lenient).
 

@@ -86,7 +86,7 @@ echo "== 2/3 pip install $TORCH_INSTALL_ARGS"
 "$venv/bin/python" -m pip install $TORCH_INSTALL_ARGS
 echo "== 3/3 pip install -e .[cpu,dev]"
 "$venv/bin/python" -m pip install -e "$root[cpu,dev]" "torch==$TORCH_VERSION"
-"$venv/bin/python" -m pip install -e "$root[reasoning_gym]" "torch==$TORCH_VERSION" \
+"$venv/bin/python" -m pip install -e "$root[reasoning-gym]" "torch==$TORCH_VERSION" \
   || echo "Note: reasoning-gym is not installed, as pip cannot build its pycosat without a C compiler; its tests are skipped."
 
 "$venv/bin/python" - <<'PYTHON'

@@ -30,7 +30,7 @@ _NO_FORMULA = re.compile(r"[^\w\s.,+\-*/^()]|\b[a-zA-Z]\s*\(|\*\*\s*[+-]?\s*[\w.
 def require() -> None:
     """Raise ``SourceError``: the library is not installed."""
     if find_spec("reasoning_gym") is None:
-        raise SourceError("reasoning-gym is not installed: pip install -e '.[reasoning_gym]'")
+        raise SourceError("reasoning-gym is not installed: pip install -e '.[reasoning-gym]'")
 
 
 def make_dataset(task: str, parameters: str, seed: int = 0, size: int = 1) -> Any:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
@@ -419,7 +420,11 @@ FILES = [
     ),
     ("cpu", lambda path: train_on(path, data_source="poems"), "no verifier for data_source='poems'"),
     ("cpu", lambda path: {**train_on(path, data_source="poems"), ARGUMENTS: {"sources": {"poems": "math"}}}, ""),
-    ("cpu", lambda path: train_on(path, data_source="reasoning_gym/gcd"), ""),
+    pytest.param(
+        "cpu",
+        lambda path: train_on(path, data_source="reasoning_gym/gcd"),
+        "" if find_spec("reasoning_gym") else "reasoning-gym is not installed: pip install",
+    ),
     # Restatements are found only where the prompt is known.
     ("cpu", lambda path: {**train_on(path, data_source="math"), **DAPO}, "name=dapo does not tell the reward function"),
     ("cpu", lambda path: {"prm.model.path": str(path.parent), "prm.reference": "policy"}, "has no config.json"),

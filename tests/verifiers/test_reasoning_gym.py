@@ -171,7 +171,7 @@ def test_a_task_that_needs_a_network_is_one_line(monkeypatch):
 
 def test_a_missing_package_is_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    missing = "reasoning-gym is not installed: pip install -e '.[reasoning_gym]'"
+    missing = "reasoning-gym is not installed: pip install -e '.[reasoning-gym]'"
     assert main(["gcd", "--output-dir", str(tmp_path)]) == 2
     assert evaluate("--tasks", "reasoning_gym:gcd", "--output", tmp_path) == 2
     assert capsys.readouterr().err.splitlines() == [f"reasoning_gym: {missing}", f"eval.run: {missing}"]
