@@ -39,10 +39,8 @@ def _join_turns_without_missing_tokens(module: ModuleType) -> None:
     def create_continuous_token_builder(tokenizer: Any, **options: Any) -> Any:
         try:
             return create(tokenizer, **options)
-        except ValueError as error:
-            if "required token" not in str(error):
-                raise
-        return create(tokenizer, **{**options, "model_family": "default"})
+        except ValueError:
+            return create(tokenizer, **{**options, "model_family": "default"})
 
     module.create_continuous_token_builder = create_continuous_token_builder  # type: ignore[attr-defined]
 
