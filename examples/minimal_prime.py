@@ -150,7 +150,7 @@ class TextTask:
         rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in whole_rows(Path(data))]
         self.held_out, self.limit = min(200, len(rows) // 2), limit
         self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
-        self.encoder = TextEncoder(AutoTokenizer.from_pretrained(model))
+        self.encoder, self.verifier = TextEncoder(AutoTokenizer.from_pretrained(model)), MathVerifier()
         self.pad = self.eos = self.encoder.tokenizer.eos_token_id
 
     def draw(self, count: int, generator: torch.Generator, held_out: bool = False) -> list[tuple[Any, str]]:
@@ -164,7 +164,7 @@ class TextTask:
     def verify(self, problems: Sequence[tuple[Any, str]], response_BT: torch.Tensor) -> torch.Tensor:
         texts = self.encoder.tokenizer.batch_decode(response_BT, skip_special_tokens=True)
         pairs = [(text, gold) for text, (_, gold) in zip(texts, problems, strict=True)]
-        return torch.tensor([verdict.score or 0.0 for verdict in MathVerifier().verify_batch(pairs)])
+        return torch.tensor([verdict.score or 0.0 for verdict in self.verifier.verify_batch(pairs)])
 
 
 # ---- rollouts --------------------------------------------------------------------------------------------------------

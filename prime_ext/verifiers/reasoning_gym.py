@@ -11,6 +11,7 @@ import functools
 import re
 import sys
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -108,7 +109,13 @@ class GymVerifier:
 
     async def averify(self, response: str, gold: str) -> Verdict:
         """Return the verdict on a response. A scorer that is late or dies leaves it undecided."""
-        result = await asyncio.wrap_future(self._pool.submit(judge, response, gold))
-        if isinstance(result, Failure):
-            return grader_failed(result.outcome, None, 0.0, result.detail)
-        return result
+        return _verdict(await asyncio.wrap_future(self._pool.submit(judge, response, gold)))
+
+    def verify_batch(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
+        started = [self._pool.submit(judge, response, gold) for response, gold in pairs]
+        return [_verdict(future.result()) for future in started]
+
+
+def _verdict(said: Verdict | Failure) -> Verdict:
+    return grader_failed(said.outcome, None, 0.0, said.detail) if isinstance(said, Failure) else said

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from prime_ext.verifiers.multiple_choice import ChoiceTask
-from prime_ext.verifiers.reasoning_gym import GymVerifier
 from prime_ext.verifiers.verdict import Verdict
 
 
@@ -127,7 +126,14 @@ def _make_code(
     return CodeVerifier(sandbox, limits=limits, seconds_per_problem=seconds_per_problem)
 
 
+def _make_reasoning_gym(seconds: float = 10.0) -> TaskVerifier:
+    """``seconds``: time limit of the scorer for one answer."""
+    from prime_ext.verifiers.reasoning_gym import GymVerifier
+
+    return GymVerifier(seconds)
+
+
 register_task("math", _make_math)
 register_task("code", _make_code)
 register_task("choice", ChoiceTask)
-register_task("reasoning_gym", GymVerifier)
+register_task("reasoning_gym", _make_reasoning_gym)

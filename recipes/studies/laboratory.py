@@ -4,7 +4,6 @@
 The task is chains, or a task of reasoning-gym for a pretrained model.
 """
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,15 +52,6 @@ class GymTask(TextTask):
         self.encoder, self.limit = TextEncoder(AutoTokenizer.from_pretrained(model)), limit
         self.pad = self.eos = self.encoder.tokenizer.eos_token_id
         self.verifier = GymVerifier()
-
-    def verify(self, problems: Sequence[tuple[Any, str]], response_BT: torch.Tensor) -> torch.Tensor:
-        async def judge_all() -> list[float]:
-            texts = self.encoder.tokenizer.batch_decode(response_BT, skip_special_tokens=True)
-            pairs = zip(texts, problems, strict=True)
-            verdicts = await asyncio.gather(*(self.verifier.averify(text, gold) for text, (_, gold) in pairs))
-            return [verdict.score or 0.0 for verdict in verdicts]
-
-        return torch.tensor(asyncio.run(judge_all()))
 
 
 class StudyTrainer(Trainer):
