@@ -30,7 +30,7 @@ fused_forward.install_when_imported()
 
 
 def _join_turns_without_missing_tokens(module: ModuleType) -> None:
-    """Join turns as for an unknown model where the rule for a model's type is about a token that it lacks.
+    """Join turns as for an unknown model where the rule for a model's type does not fit its tokenizer.
 
     verl wants ``<|im_end|>`` of every qwen2; R1's distilled models have none, and all their rollouts would fail.
     """

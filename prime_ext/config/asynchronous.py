@@ -43,11 +43,9 @@ def trainers_generate(config: DictConfig) -> bool:
     """
     if base_mode(config) != "separate_async":
         return True
-    hybrid, switch = (
-        config.actor_rollout_ref.get("hybrid_engine", True),
-        config.trainer.v1.separate_async.hybrid_rollout,
-    )
-    return bool(hybrid and (switch.enable_switch or Version(version("verl")) <= Version("0.9.1")))
+    hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
+    switches = config.trainer.v1.separate_async.hybrid_rollout.enable_switch
+    return bool(hybrid and (switches or Version(version("verl")) <= Version("0.9.1")))
 
 
 def check_async(config: DictConfig) -> Iterable[str]:

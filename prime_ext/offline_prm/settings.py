@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text
 from prime_ext.run.training import Paths
 
-STEP_LOSSES = ("step_ce",)
+STEP_LOSS = "step_ce"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -46,7 +46,7 @@ class LossSettings:
 
     @property
     def by_step(self) -> bool:
-        return self.loss in STEP_LOSSES
+        return self.loss == STEP_LOSS
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight.machine import check_amount
-from prime_ext.tasks.rl_rows import JudgedRow, PromptRow, count_tokens, load_tokenizer, row_faults
+from prime_ext.tasks.rl_rows import JudgedRow, NoChatTemplate, PromptRow, count_tokens, load_tokenizer, row_faults
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
 TRAIN_FILES = "data.train_files"
@@ -28,8 +28,8 @@ def check_data(config: DictConfig, judged: bool, first: dict[str, tuple[str, Any
     try:
         measure = _prompt_measure(config)
     except SourceError as error:
-        own = "; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh does"
-        yield f"actor_rollout_ref.model: {error}{own if 'chat template' in str(error) else ''}"
+        remedy = "; set actor_rollout_ref.model.custom_chat_template, as recipes/pspo_wrs/run_abel-7b_ppo_fsdp.sh does"
+        yield f"actor_rollout_ref.model: {error}{remedy if isinstance(error, NoChatTemplate) else ''}"
         measure = None
     for key in (TRAIN_FILES, "data.val_files"):
         files = OmegaConf.select(config, key)

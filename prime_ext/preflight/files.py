@@ -112,8 +112,9 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     tasks = set()
     for source, (where, _) in sorted(first.items()):
         try:
-            tasks.add(source_of(source).task)
-            if source_of(source).task == "reasoning_gym":
+            task = source_of(source).task
+            tasks.add(task)
+            if task == "reasoning_gym":
                 require()
         except (UnknownSource, SourceError) as error:
             yield f"{where}: {error}"

@@ -109,17 +109,22 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
     custom = config.reward.custom_reward_function
     seconds = float(config.reward.get("timeout") or SECONDS)
     kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-    thread = LoopThread() if inspect.iscoroutinefunction(function) else None
-    pool = None if thread else start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
+    if inspect.iscoroutinefunction(function):
+        thread = LoopThread()
+
+        async def run(arguments: dict[str, Any]) -> Any:
+            return read_result(await thread.run(function(**arguments), seconds))
+
+    else:
+        pool = start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
+
+        async def run(arguments: dict[str, Any]) -> Any:
+            return await asyncio.wrap_future(pool.submit(call, custom.path, custom.name, {**arguments, **kwargs}))
 
     async def score(**arguments: Any) -> dict[str, Any]:
         start = time.perf_counter()
         try:
-            if thread is not None:
-                result: Any = read_result(await thread.run(function(**arguments), seconds))
-            elif pool is not None:
-                submitted = pool.submit(call, custom.path, custom.name, {**arguments, **kwargs})
-                result = await asyncio.wrap_future(submitted)
+            result: Any = await run(arguments)
         except asyncio.TimeoutError:
             result = Failure(Outcome.TIMEOUT, f"more than {seconds:g} s (reward.timeout)")
         except Exception as error:

@@ -128,8 +128,12 @@ def row_faults(row: Mapping[str, Any], kind: type[BaseModel]) -> list[str]:
     return []
 
 
+class NoChatTemplate(SourceError):
+    """A tokenizer has no chat template."""
+
+
 def load_tokenizer(path: str, **options: Any) -> Any:
-    """Return a tokenizer. Raises SourceError: there is none, or it has no chat template."""
+    """Return a tokenizer. Raises SourceError: there is none; NoChatTemplate: it has none."""
     from transformers import AutoTokenizer
 
     use_cache_without_hub(path)
@@ -138,7 +142,7 @@ def load_tokenizer(path: str, **options: Any) -> Any:
     except (OSError, ValueError) as error:
         raise SourceError(f"no tokenizer at {path}: {str(error).strip().splitlines()[0]}") from error
     if not tokenizer.chat_template:
-        raise SourceError(f"the tokenizer at {path} has no chat template")
+        raise NoChatTemplate(f"the tokenizer at {path} has no chat template")
     return tokenizer
 
 

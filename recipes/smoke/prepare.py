@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from prime_ext.offline_prm.settings import STEP_LOSSES
+from prime_ext.offline_prm.settings import STEP_LOSS
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
@@ -109,7 +109,7 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
     """Write labeled responses, or steps if the loss among the words needs them; return the overrides: two steps."""
     write_model(folder / "model")
     losses = [word.partition("=")[2] for word in words if word.startswith("prm.loss=")]
-    labels = "steps" if losses and losses[-1] in STEP_LOSSES else "responses"
+    labels = "steps" if losses and losses[-1] == STEP_LOSS else "responses"
     for split, size in {"train": 4, "val": 2}.items():
         rows: list[dict[str, Any]] = []
         for problem in task.generate_problems(split, size, seed=0):

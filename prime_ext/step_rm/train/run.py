@@ -216,8 +216,8 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
     logits_NC = torch.as_tensor(prediction.predictions).float()
     if not logits_NC.isfinite().all():
         raise StepRMError("the model's scores are not finite any more; lower optim.lr")
-    found = report(logits_NC, torch.as_tensor(prediction.label_ids))
-    return {name: found[name] for name in ("accuracy", "macro_f1", "nll")}
+    numbers = report(logits_NC, torch.as_tensor(prediction.label_ids))
+    return {name: numbers[name] for name in ("accuracy", "macro_f1", "nll")}
 
 
 def evaluate(trainer: Trainer, splits: dict[str, list[Row]]) -> dict[str, Any]:
