@@ -24,8 +24,9 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
     # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
     as_policy = settings.reference in ("policy", "kl") or prime.process.target == "policy"
     temperature = rollout.temperature if as_policy else 1.0
-    of_run = (settings.mini_batch_size * rollout.n, temperature, end_token, Path(config.trainer.default_local_dir))
-    return (TrainedPRM if settings.trained else FrozenPRM)(settings, prime, models, *of_run)
+    rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
+    kind = TrainedPRM if settings.trained else FrozenPRM
+    return kind(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:

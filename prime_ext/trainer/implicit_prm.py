@@ -218,9 +218,15 @@ class FrozenPRM:
 
     def batch_of(self, rollouts: Rollouts) -> PRMBatch:
         """Return the rows of a step alone."""
-        valid_B = rollouts.valid_B
-        of_rows = (rollouts.label_B, rollouts.group_B, valid_B, torch.zeros_like(valid_B))
-        return PRMBatch(rollouts, rollouts.store, *of_rows, self.mini_batch_rows)
+        return PRMBatch(
+            rollouts,
+            rollouts.store,
+            rollouts.label_B,
+            rollouts.group_B,
+            rollouts.valid_B,
+            replayed_B=torch.zeros_like(rollouts.valid_B),
+            mini_batch_rows=self.mini_batch_rows,
+        )
 
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
         """Have the reference's log-probabilities in the store, by a pass of its own only if ``prm.reference`` needs it.

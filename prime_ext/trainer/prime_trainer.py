@@ -327,8 +327,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's step over it."""
         store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
         greedy = self._greedy if self.prime.needs_greedy else None
-        of_step = (self.global_steps, config.use_kl_in_reward, self._cutter, greedy)
-        rollouts = load_rollouts(store, self.prime, *of_step)
+        rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter, greedy)
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
         if self._buffers_prompts and self.prm is not None:

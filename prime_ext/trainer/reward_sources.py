@@ -62,8 +62,8 @@ def reward_sources(
     outcome = _outcome(rollouts, scored, settings, gamma, common)
     sources = {"outcome": outcome}
     if settings.pays_process_rewards and scored.reward_BT is not None:
-        process, found = _process(rollouts, scored, scored.reward_BT, weight, settings, common)
-        metrics |= found
+        process, of_process = _process(rollouts, scored, scored.reward_BT, weight, settings, common)
+        metrics |= of_process
         if not settings.one_value_of_both:
             sources["process"] = process
         elif process.coefficient != 0:
@@ -73,9 +73,14 @@ def reward_sources(
             sources = {"outcome_and_process": both}
     if turns is not None and turns.reward_BT is not None:
         # What the agent loop says that turns are worth.
-        of_turns, where_BT = settings.turns, turns.end_BT & rollouts.mask_BT.bool()
-        how = (of_turns.coefficient, of_turns.discount)
-        sources["turns"] = RewardSource(turns.reward_BT, where_BT, *how, estimator=of_turns.estimator, **common)
+        sources["turns"] = RewardSource(
+            turns.reward_BT,
+            turns.end_BT & rollouts.mask_BT.bool(),
+            settings.turns.coefficient,
+            settings.turns.discount,
+            estimator=settings.turns.estimator,
+            **common,
+        )
     return Sources(sources, metrics)
 
 
@@ -88,8 +93,15 @@ def _outcome(
         return RewardSource(rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce")
     if settings.outcome_reads_prm and scored.reward_BT is not None:
         common = {**common, "value_BT": implicit_values(scored.reward_BT, mask_BT)}
-    how = {"coefficient": outcome.coefficient, "discount": gamma, "baseline_B": rollouts.greedy_B}
-    return outcome_source(rollouts.reward_BT, mask_BT, outcome.estimator, **how, **common)
+    return outcome_source(
+        rollouts.reward_BT,
+        mask_BT,
+        outcome.estimator,
+        coefficient=outcome.coefficient,
+        discount=gamma,
+        baseline_B=rollouts.greedy_B,
+        **common,
+    )
 
 
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:
@@ -129,8 +141,9 @@ def _process(
         floor = NOISE_MARGIN * max(normalize(noise_BT, mask_BT, process.discount, 0.0)[1] for noise_BT in paid)
     paid_BT, normalizer = normalize(paid_BT, mask_BT, process.discount, floor)
     metrics["prime/process/normalizer"] = float(normalizer)
-    how = (process.coefficient * weight, process.discount)
-    return RewardSource(paid_BT, source_BT, *how, estimator=process.estimator, **common), metrics
+    coefficient = process.coefficient * weight
+    source = RewardSource(paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common)
+    return source, metrics
 
 
 def _paid_noise(
@@ -175,8 +188,7 @@ def combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_l
     Raises NotFinite where an advantage is NaN or infinite; the message names ``prm_loss``.
     """
     mask_BT, group_B, valid_BT = rollouts.mask_BT, rollouts.group_B, rollouts.mask_BT.bool()
-    combined = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)
-    advantage_BT, return_BT, per_source = combined
+    advantage_BT, return_BT, per_source = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)
     if settings.critic_sources and rollouts.value_BT is not None:
         # A_t + V_t of the source that the critic values, before its coefficient and whitening.
         (valued,) = [source for source in sources.by_name.values() if source.estimator == "gae"]

@@ -115,8 +115,19 @@ def load_rollouts(
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
     if turns is not None and settings.process.granularity == "turn":
         steps = Steps(step_spans(turns.end_BT, mask_BT))
-    common = (store, extras, mask_BT, reward_BT, torch.tensor(labels), group_B, number, steps, turns)
-    return Rollouts(*common, greedy_B=greedy_B, **fields)
+    return Rollouts(
+        store,
+        extras,
+        mask_BT,
+        reward_BT,
+        label_B=torch.tensor(labels),
+        group_B=group_B,
+        number=number,
+        steps=steps,
+        turns=turns,
+        greedy_B=greedy_B,
+        **fields,
+    )
 
 
 def cut_steps(cutter: ResponseCutter, token_BT: torch.Tensor, mask_BT: torch.Tensor) -> Steps:
