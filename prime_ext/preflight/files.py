@@ -46,7 +46,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
-    if pspo is None and config.prm.enable:
+    if pspo is None and config.prm is not None:
         models["prm.model.path"] = config.prm.model.path
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
@@ -124,7 +124,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         remedy = f"set it to {PROMPT_MANAGER}, or +{section}.math_strictness=lenient"
         yield f"reward.reward_manager.name={manager.name} does not tell the reward function the prompt; {remedy}"
     prm = config.get("prm")
-    hard_labels = prm is not None and prm.enable and prm.loss in LOSSES_OF_HARD_LABELS
+    hard_labels = prm is not None and prm.get("loss") in LOSSES_OF_HARD_LABELS
     if arguments.get("code_reward") == "fraction" and hard_labels:
         yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={prm.loss} takes 0 and 1 only"
     code = (arguments.get("verifiers") or {}).get("code") or {}

@@ -95,7 +95,7 @@ def checks_of_rl(config: DictConfig, path: Path | None) -> RunChecks | None:
     if steps is None or trainer.critic_warmup < steps:
         names += ["actor/pg_loss", "actor/grad_norm"]
     prm = config.get("prm")
-    if prm is not None and prm.enable and prm.update_mode != "none":
+    if prm is not None and prm.update_mode != "none":
         names += ["prm/loss", "prm/grad_norm"]
     if config.algorithm.adv_estimator == "gae":
         names += ["critic/vf_loss", "critic/grad_norm"]

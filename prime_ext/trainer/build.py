@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, forward_tokens
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
 from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, TrainedPRM
 from prime_ext.trainer.policy_loss import PolicyAverage
 
@@ -22,19 +23,18 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
     # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-    as_policy = settings.reference in ("policy", "kl") or prime.process.target == "policy"
+    as_policy = settings.reference in ("policy", "kl") or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
-    kind = TrainedPRM if settings.trained else FrozenPRM
-    return kind(settings, prime, models, rows, temperature, end_token, folder)
+    if isinstance(settings, TrainedPRMSettings):
+        return TrainedPRM(settings, prime, models, rows, temperature, end_token, folder)
+    return FrozenPRM(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
     """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
-    model, checkpoint = section.model, section.checkpoint
-    forward_only = frozen_path is not None or not settings.trained
-    if forward_only:
-        checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
+    model = section.model
+    forward_only = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
     if frozen_path is not None:
         model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
     engine = omega_conf_to_dataclass(section.engine)
@@ -44,8 +44,9 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
     engine.infer_micro_batch_size_per_gpu = settings.infer_micro_batch_size_per_gpu
     engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
-    optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
-    return _worker(model, engine, optimizer, checkpoint)
+    if forward_only:
+        return _worker(model, engine, None, CheckpointConfig(**WEIGHTS_ONLY))
+    return _worker(model, engine, omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(section.checkpoint))
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:

@@ -181,8 +181,8 @@ def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
     values = extra.get(name) if isinstance(extra, Mapping) else None
     if not isinstance(values, list) or not all(isinstance(one, Real) and isfinite(one) for one in values):
         raise RuntimeError(
-            f"the agent loop of rollout {key} reports {name}={values!r}, and prime.turns.coefficient > 0 needs a "
-            f"list of numbers; use verl's tool_agent, or set prime.turns.coefficient=0"
+            f"the agent loop of rollout {key} reports {name}={values!r}, and prime/turns=rewards needs a "
+            f"list of numbers; use verl's tool_agent, or choose prime/turns=none"
         )
     return [float(one) for one in values]
 
