@@ -157,51 +157,32 @@ class CodeVerifier:
         return results
 
     def _run_assertions(self, program: str, problem: AssertionProblem, stop_at_first: bool) -> Runs:
-        """Run all tests in one process; without a report of it, and if every test counts, each in a process."""
-        suite = self._run_suite(program, problem, problem.tests, self.seconds_per_problem, stop_at_first)
-        results, failed, spent = yield from suite
-        if results is not None:
-            return results
-        if stop_at_first or len(problem.tests) == 1:
-            outcome, words = failed
-            place = "" if len(problem.tests) == 1 else " (in this test or a later one)"
-            return [(outcome, words + place)]
-        results = []
-        left = self.seconds_per_problem - spent
-        for index in range(len(problem.tests)):
-            if left <= 0:
-                return results + [_USED_UP] * (len(problem.tests) - index)
-            alone = self._run_suite(program, problem, (problem.isolate(index),), left, stop_at_first)
-            single, failed, spent = yield from alone
-            results += [failed] if single is None else single
-            left -= spent
-        return results
-
-    def _run_suite(
-        self, program: str, problem: AssertionProblem, tests: Sequence[str], left: float, stop_at_first: bool
-    ) -> Generator[Run, Execution, tuple[Results | None, Failed, float]]:
-        """Return the results, None if the program left no report; its failure in that case; and its seconds."""
+        """Run all tests in one process; without a report of it none has passed."""
         nonce = secrets.token_hex(16)
-        # Loading counts as one more test.
-        limits = replace(self.limits, seconds=min(left, self.limits.seconds * (len(tests) + 1)))
+        number = len(problem.tests)
         payload = {
             "program": program,
             "context": problem.context,
             "setup": problem.setup,
-            "tests": list(tests),
+            "tests": list(problem.tests),
             "entry_points": list(problem.entry_points),
             "seconds": self.limits.seconds,
             "stop_at_first": stop_at_first,
             "nonce": nonce,
         }
-        execution = yield "tests", payload, b"", limits
+        # Loading counts as one more test.
+        seconds = min(self.seconds_per_problem, self.limits.seconds * (number + 1))
+        execution = yield "tests", payload, b"", replace(self.limits, seconds=seconds)
         _require_sandbox(execution)
-        failed = (Outcome.ERROR, f"the program ended early: {_last_line(execution)}"[:200])
+        results = _read_report(execution, nonce, number)
+        if results is not None:
+            return results
+        outcome, words = Outcome.ERROR, f"the program ended early: {_last_line(execution)}"[:200]
         if execution.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            failed = _ENDINGS[execution.ending]
+            outcome, words = _ENDINGS[execution.ending]
         elif execution.exit_code == -signal.SIGALRM:
-            failed = _ENDINGS[Ending.TIMEOUT]
-        return _read_report(execution, nonce, len(tests)), failed, execution.seconds
+            outcome, words = _ENDINGS[Ending.TIMEOUT]
+        return [(outcome, words + ("" if number == 1 else " (in this test or a later one)"))] * number
 
 
 def _require_sandbox(execution: Execution) -> None:

@@ -54,7 +54,7 @@ def test_a_pickled_text_is_read_and_what_would_run_something_does_not(tmp_path, 
     for text in ("", "a", "ä\n" * 300, "x" * 70_000):
         assert pickled_text(pickle.dumps(text, protocol=protocol)) == text
     hostile = pickle.dumps(Opens(str(tmp_path / "ran")), protocol=protocol)
-    with pytest.raises(MalformedTests, match="is not the pickle of a text: it holds"):
+    with pytest.raises(MalformedTests, match="is not the pickle of a text: it holds .*open"):
         pickled_text(hostile)
     with pytest.raises(MalformedTests, match="private_test_cases is not the pickle of a text"):
         parse_test_cases(row([STDIN], base64.b64encode(zlib.compress(hostile)).decode()))

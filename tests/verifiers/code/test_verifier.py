@@ -155,18 +155,15 @@ class TestAssertions:
     def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
         assert verifier.verify(_fenced(program), cases).correct is right
 
-    def test_each_test_counts_for_the_fraction(self, verifier, hasty):
+    def test_each_test_counts_for_the_fraction_but_none_of_a_run_that_a_test_ended(self, verifier, hasty):
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
+        for program, score in (("def f(n): return n if n != 3 else 0", 0.75), ("def g(:", 0.0)):
+            assert verifier.verify(_fenced(program), cases, reward="fraction").score == score
         hangs = "def f(n):\n    while n == 2: pass\n    return n"
-        verdict = hasty.verify(_fenced(hangs), cases, reward="fraction")
-        assert (verdict.score, verdict.outcome) == (0.75, Outcome.TIMEOUT)
-        ends = "import os\ndef f(n):\n    if n == 2: os._exit(0)\n    return n if n != 3 else 0"
-        assert verifier.verify(_fenced(ends), cases, reward="fraction").score == 0.5
-        assert verifier.verify(_fenced("def g(:"), cases, reward="fraction").score == 0.0
-        # Which test ended the run is not known when one failure decides.
-        verdict = hasty.verify(_fenced(hangs), cases)
-        assert verdict.outcome is Outcome.TIMEOUT
-        assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
+        for reward in ("all", "fraction"):
+            verdict = hasty.verify(_fenced(hangs), cases, reward=reward)
+            assert (verdict.score, verdict.outcome) == (0.0, Outcome.TIMEOUT)
+            assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
 
 
 class TestTheGrader:

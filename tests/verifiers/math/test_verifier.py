@@ -90,22 +90,14 @@ def test_stuffing_options_is_wrong(verifier):
     assert {verdict.outcome for verdict in verdicts} == {Outcome.WRONG}
 
 
-def test_any_of_several_gold_answers_may_be_matched(verifier):
-    assert verifier.verify_answer("x^2-1", ["5", "(x+1)(x-1)"]).correct
-    assert verifier.verify_answer("6", ["5", "(x+1)(x-1)"]).outcome is Outcome.WRONG
-    with pytest.raises(ValueError, match="at least one gold"):
-        verifier.verify_answer("5", [])
-
-
 @pytest.mark.parametrize(
     "gold", ["", "  ", r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, r"x\equiv3\pmod{", "1+*2x"]
 )
 def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
     verdict = verifier.verify_answer("x+5", gold)
     assert verdict.outcome is Outcome.ERROR and verdict.grader_failure and verdict.score is None
-    # Equal text needs no understanding. And a usable gold answer beside it may still be matched.
+    # Equal text needs no understanding.
     assert not gold.strip() or verifier.verify_answer(gold, gold).correct
-    assert verifier.verify_answer("x+5", [gold, "5+x"]).correct
 
 
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
