@@ -45,7 +45,7 @@ class Source:
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
     where: Mapping[str, Pattern] = field(default_factory=dict)  # only rows in which each column matches belong to it
     origin: Text = ""  # address where the local files are published
-    generated: Text = ""  # name of GENERATED in last_digit_chain, which makes rows, in place of files
+    generated: Text = ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row of the files belongs to the task. ``RowError``: it lacks a column of ``where``."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 from pydantic import TypeAdapter
 
 from prime_ext.config.checks import nearest
@@ -30,17 +31,6 @@ class TaskError(ValueError):
     """A task that does not exist, or a file that defines none; the message is one line."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
 def task_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -51,9 +41,10 @@ def load_task(name: str | Path) -> Task:
     ``TaskError``: there is none, or it is wrong. ``SourceError``: reasoning-gym has none, or is missing.
     """
     if str(name).startswith(PREFIX):
-        task, _ = read_task(str(name).removeprefix(PREFIX))
+        text = str(name).removeprefix(PREFIX)
+        task, _ = read_task(text)
         own = {"name": name, "title": f"reasoning-gym {task}", "data_source": f"reasoning_gym/{task}"}
-        source = {"generated": name, "rows": {"test": 256}}
+        source = {"generated": text, "rows": {"test": 256}}
         return checked(_TASK, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source})
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -70,8 +61,8 @@ def load_task(name: str | Path) -> Task:
 
 def _content(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.tasks.reasoning_gym import PREFIX, generate
+from prime_ext.tasks.reasoning_gym import generate
 from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
@@ -77,9 +77,8 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
         raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
     if source.generated:
         count, name = source.rows[split], source.generated
-        gym = name.startswith(PREFIX)
-        rows = generate(name.removeprefix(PREFIX), count, 0) if gym else GENERATED[name](split, count, 0)
-        return [(f"{name} {split}", enumerate(rows, start=1))]
+        rows = GENERATED[name](split, count, 0) if name in GENERATED else generate(name, count, 0)
+        return [(f"{task.name} {split}", enumerate(rows, start=1))]
     return [(str(path), read_source(path)) for path in _files(task, data, split)]
 
 

@@ -140,7 +140,7 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
         ({"extends": "aimee"}, "extends must be the name of a task, got 'aimee'; did you mean aime"),
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
-        ("name: a\nname: b\n", "key 'name' is given twice"),
+        ("name: a\nname: b\n", "found duplicate key name"),
         ("1: a", "the key 1 must be a text"),
     ],
 )
