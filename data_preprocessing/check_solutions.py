@@ -22,7 +22,7 @@ from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
+from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Outcome
 
 FAILED, UNJUDGED, NONE = "solutions_fail", "unjudged", "no_solutions"

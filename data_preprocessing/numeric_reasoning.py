@@ -17,7 +17,6 @@ import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from data_preprocessing.command import build_parser, named_files, program, unfin
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
-from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
+from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.files import write_json
@@ -187,12 +186,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
-    with unfinished(options.output_dir) as hidden, ExitStack() as stack:
+    with unfinished(options.output_dir) as hidden:
         write_json(hidden / "report.json", report)
-        writers = {name: stack.enter_context(RowWriter(hidden / f"{name}.parquet", SCHEMA)) for name in names}
-        for place, group, name in rows:
-            extra = {"split": name, "index": writers[name].rows, "group": group}
-            writers[name].write(choice_row(place, options.prompt, extra))
+        for name in names:
+            of_output = enumerate((place, group) for place, group, output in rows if output == name)
+            made = (
+                choice_row(place, options.prompt, {"split": name, "index": index, "group": group})
+                for index, (place, group) in of_output
+            )
+            write_rows(hidden / f"{name}.parquet", SCHEMA, made)
     return report
 
 

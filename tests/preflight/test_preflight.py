@@ -36,7 +36,7 @@ from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import metrics_of_another, preflight
-from prime_ext.verifiers.sandbox import find_protection
+from prime_ext.verifiers.sandbox.client import find_protection
 
 ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.

@@ -245,7 +245,7 @@ def needs_prompt(data_source, solution_str, ground_truth, extra_info):
 def told(text, *overrides, scorer=None):
     """The reward and what ``naive_with_step_scores`` says beside it."""
     config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
-    of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, scorer=scorer)
+    of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
     result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))
     return result["reward_score"], result["reward_extra_info"]
 

@@ -10,7 +10,7 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 
 RewardName = Literal["all", "fraction"]

@@ -8,7 +8,7 @@ import pytest
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 
 SUM = {"inputs": ["1 2\n", "3 4\n", "5 6\n", "10 20\n"], "outputs": ["3\n", "7\n", "11\n", "30\n"]}
 ADD = "print(sum(map(int, input().split())))"
