@@ -28,8 +28,8 @@ from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
 from prime_ext.tasks.cells import is_whole
-from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
+from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source

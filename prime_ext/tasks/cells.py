@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Pattern, Text, Texts
+from prime_ext.config.checks import STRICT
+from prime_ext.tasks.value_types import Text, Texts
 
 # {{name}} in a text: a field of the problem, or a cell of the row.
 PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -23,8 +24,8 @@ class RowError(ValueError):
     """A row does not fit the task; the message says why."""
 
 
-def _with_one_group(pattern: str) -> str:
-    if re.compile(pattern).groups != 1:
+def _with_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    if pattern.groups != 1:
         raise ValueError("must have one group in round brackets, the text")
     return pattern
 
@@ -33,19 +34,19 @@ def _with_one_group(pattern: str) -> str:
 class Pick:
     """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an object in ``meta``."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""  # empty for the complete cell
+    pattern: Annotated[re.Pattern[str], AfterValidator(_with_one_group)] | None = None  # None: the complete cell
 
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``RowError``: the column is missing, not a text, or does not match."""
         column = first_of(row, self.columns)
         text = text_of_cell(cell(row, column), column)
-        if not self.pattern:
+        if self.pattern is None:
             return text
-        match = re.search(self.pattern, text)
+        match = self.pattern.search(text)
         if match is None or not match[1]:
-            raise RowError(f"{column} {text[:60]!r} does not match {self.pattern}")
+            raise RowError(f"{column} {text[:60]!r} does not match {self.pattern.pattern}")
         return match[1]
 
 
@@ -56,7 +57,7 @@ class Composed:
     Cells keep white space at their ends.
     """
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
 
     def read(self, row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 from prime_ext.config.checks import explain
-from prime_ext.tasks.checked import Text
+from prime_ext.tasks.value_types import Text
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.rows import SourceError
 

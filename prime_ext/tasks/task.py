@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch
 from prime_ext.tasks.cells import Columns, RowError, Shown, cell, filled, has, held, text_of_cell
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Count, Number, Paths, Pattern, Text, Texts
+from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
 from prime_ext.verifiers.math.verifier import read_tolerance
 from prime_ext.verifiers.sources import source_of
@@ -37,19 +38,21 @@ Options = Annotated[
 class Source:
     """Origin of the rows."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     hub: Text = ""  # id of the data set on the Hugging Face hub
     revision: Text = ""  # commit on the hub; empty for the newest
     files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
     local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
-    where: Mapping[str, Pattern] = field(default_factory=dict)  # only rows in which each column matches belong to it
+    where: Mapping[str, re.Pattern[str]] = field(
+        default_factory=dict
+    )  # columns that match in rows of the task
     origin: Text = ""  # address where the local files are published
     generated: Text = ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row of the files belongs to the task. ``RowError``: it lacks a column of ``where``."""
-        return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        return all(pattern.search(text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
         return self.local if local else self.files
@@ -70,7 +73,7 @@ AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 class Gold:
     """Gold answers of a source."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
     values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
@@ -131,7 +134,7 @@ def _with_unit(answer: str, unit: str) -> str:
 class Prompt:
     """Chat messages with ``{{field}}`` where a problem's field goes."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     user: Text
     system: Text = ""
 
@@ -143,14 +146,14 @@ class Decoding:
     Without ``do_sample`` decoding is greedy, or takes the best beam.
     """
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     n: Count = 1
-    do_sample: Annotated[bool, Field(strict=True)] = False
+    do_sample: Switch = False
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(strict=True, ge=0)] = 0
+    top_k: CountOrZero = 0
     num_beams: Count = 1
-    min_new_tokens: Annotated[int, Field(strict=True, ge=0)] = 0
+    min_new_tokens: CountOrZero = 0
     max_new_tokens: Count = 512
 
 
@@ -169,7 +172,7 @@ class Problem:
 class Task:
     """A benchmark."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     name: Text  # of its file too
     title: Text  # name in the literature
     description: Text

@@ -11,11 +11,9 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
-from prime_ext.config.checks import nearest
+from prime_ext.config.checks import SettingsError, nearest, read
 from prime_ext.tasks.cells import PLACEHOLDER
-from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.reasoning_gym import PREFIX, read_task
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
@@ -24,7 +22,6 @@ from prime_ext.verifiers.sources import UnknownSource
 FOLDER = Path(__file__).parent / "benchmarks"
 # The key of a file that says only in what it differs from another.
 EXTENDS = "extends"
-_TASK = TypeAdapter(Task)
 
 
 class TaskError(ValueError):
@@ -45,7 +42,7 @@ def load_task(name: str | Path) -> Task:
         task, _ = read_task(text)
         own = {"name": name, "title": f"reasoning-gym {task}", "data_source": f"reasoning_gym/{task}"}
         source = {"generated": text, "rows": {"test": 256}}
-        return checked(_TASK, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source})
+        return read(Task, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source}, "")
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
@@ -54,8 +51,8 @@ def load_task(name: str | Path) -> Task:
     try:
         if isinstance(content, dict) and EXTENDS in content:
             content = _extended(content)
-        return _check(checked(_TASK, content), path.stem)
-    except Wrong as error:
+        return _check(read(Task, content, ""), path.stem)
+    except SettingsError as error:
         raise TaskError(f"{path.name}: {error}") from error
 
 
@@ -73,10 +70,10 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
     """
     name = str(content[EXTENDS])
     if name not in task_names():
-        raise Wrong(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
+        raise SettingsError(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
     base = _content(FOLDER / f"{name}.yaml")
     if name in before:
-        raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")
+        raise SettingsError(f"extends goes round in a circle: {', '.join((*before, name))}")
     if EXTENDS in base:
         base = _extended(base, (*before, name))
     merged = {**base, **content}
@@ -92,7 +89,7 @@ _AT_K = re.compile(r"(avg|pass|maj)@([1-9]\d{0,5})")
 
 def _must(right: bool, message: str) -> None:
     if not right:
-        raise Wrong(message)
+        raise SettingsError(message)
 
 
 def _check(task: Task, stem: str) -> Task:
@@ -138,7 +135,7 @@ def _check_grader(task: Task) -> None:
     try:
         grader = task.grader
     except UnknownSource as error:
-        raise Wrong(f"data_source: {error}") from error
+        raise SettingsError(f"data_source: {error}") from error
     _must(grader != "choice" or bool(task.n_options), f"options are missing: {task.data_source} is judged as choice")
     for name, only in (("options", "choice"), ("extraction", "math"), ("limits", "code")):
         _must(grader == only or not getattr(task, name), f"{name} must be left out: it is for {only}, not {grader}")

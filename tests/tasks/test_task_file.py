@@ -101,7 +101,7 @@ def _changed(path, value, name):
         ("awpnli", "options", ["yes", "yes"], "options must be a text or a list of different texts"),
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
-        ("aime2024", "source/where", {"url": "("}, "source.where.url must be a regular expression (missing )"),
+        ("aime2024", "source/where", {"url": "("}, "source.where.url must be a valid regular expression"),
         ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
         # Keys that contradict each other.
@@ -141,7 +141,7 @@ def test_every_mistake_in_a_file_is_one_line_with_its_key(tmp_path, name, path, 
         ({"extends": "aime", "gold": None}, "the file needs the key 'gold'"),
         ("name: [", "not YAML"),
         ("name: a\nname: b\n", "found duplicate key name"),
-        ("1: a", "the key 1 must be a text"),
+        ("1: a", "1 must be strings"),
     ],
 )
 def test_mistakes_in_a_file_that_extends_another_or_is_no_mapping_are_one_line(tmp_path, content, message):

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of values in YAML files and rows, beside those of :mod:`prime_ext.config.checks`."""
+
+from pathlib import PurePath
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must be a text that is not empty")
+    return text
+
+
+def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(texts)) < len(texts) or not texts:
+        raise ValueError("must be a text or a list of different texts")
+    return texts
+
+
+def _below_a_folder(name: str) -> str:
+    if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise ValueError("must be a path below the data folder")
+    return name
+
+
+Text = Annotated[str, Field(strict=True), AfterValidator(_not_blank)]
+Path = Annotated[Text, AfterValidator(_below_a_folder)]
+# One of them may stand without a list.
+_LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Texts = Annotated[tuple[Text, ...], _LISTED, AfterValidator(_different)]
+Paths = Annotated[tuple[Path, ...], _LISTED, AfterValidator(_different)]
