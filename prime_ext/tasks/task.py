@@ -44,9 +44,7 @@ class Source:
     files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
     local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
-    where: Mapping[str, re.Pattern[str]] = field(
-        default_factory=dict
-    )  # columns that match in rows of the task
+    where: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # columns that match in rows of the task
     origin: Text = ""  # address where the local files are published
     generated: Text = ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
 
