@@ -45,12 +45,10 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.mkdir(parents=True)
     try:
         yield hidden
-    except BaseException:
+        for path in sorted(hidden.iterdir()):
+            path.replace(folder / path.name)
+    finally:
         shutil.rmtree(hidden, ignore_errors=True)
-        raise
-    for path in sorted(hidden.iterdir()):
-        path.replace(folder / path.name)
-    hidden.rmdir()
 
 
 def positive(word: str) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from data_preprocessing.command import build_parser, positive, print_sources, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
-from data_preprocessing.problems import batched, parse_rows
+from data_preprocessing.problems import parse_rows
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Removal, show_progress
 from data_preprocessing.validate import RLRow, read_parquet_schema, unify
@@ -23,7 +23,7 @@ from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import row_faults, write_rows
-from prime_ext.utils.rows import BadRow, SourceError
+from prime_ext.utils.rows import BadRow, SourceError, batched
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal

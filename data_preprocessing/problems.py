@@ -2,9 +2,8 @@
 """Problems of all kinds, and their sources: a set on the hub or in local files, its splits and rows."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -173,10 +172,3 @@ def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
         except (BadRow, RowError) as error:
             yield number, BadRow(str(error))
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -94,23 +94,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
-
-    With ``hints`` it applies only where one of these is in the text in lower case.
-    """
+    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None."""
 
     meaning: str
     find: Callable[[Any, str], str | None]
-    hints: tuple[str, ...] = ()
 
 
 def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: Problem, text: str) -> Removal | None:
     """Apply the named rules in the order of the table. Returns what the first that sees something says."""
-    lowered = text.lower()
     for name, rule in table.items():
-        if name not in names or (rule.hints and not any(hint in lowered for hint in rule.hints)):
-            continue
-        evidence = rule.find(problem, text)
+        evidence = rule.find(problem, text) if name in names else None
         if evidence is not None:
             return Removal(name, evidence)
     return None

@@ -2,7 +2,6 @@
 """Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of data."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationEr
 from prime_ext.config.checks import explain
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.rows import SourceError, batched
 
 OUTPUTS = ("train", "validation", "test")
 ROWS_PER_WRITE = 5_000
@@ -54,9 +53,9 @@ def rl_row(
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write rows to a parquet file as they come; return their number. The same rows give the same bytes."""
-    rest, written = iter(rows), 0
+    written = 0
     with pq.ParquetWriter(path, schema) as writer:
-        while chunk := list(islice(rest, ROWS_PER_WRITE)):
+        for chunk in batched(rows, ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(chunk, schema))
             written += len(chunk)
     return written

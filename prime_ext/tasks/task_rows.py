@@ -79,11 +79,11 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
         count, name = source.rows[split], source.generated
         rows = GENERATED[name](split, count, 0) if name in GENERATED else generate(name, count, 0)
         return [(f"{task.name} {split}", enumerate(rows, start=1))]
-    return [(str(path), read_source(path)) for path in _files(task, data, split)]
+    return [(str(path), read_source(path)) for path in source_files(task, data, split)]
 
 
-def _files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """Return the files of a split; a packed local one may have been unpacked."""
+def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
+    """Return the files of a split; a packed local one may have been unpacked. ``SourceError``: one is missing."""
     source = task.source
     names = source.places(local=data is not None)[split]
     try:
