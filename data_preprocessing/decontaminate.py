@@ -11,10 +11,11 @@ from pydantic import AfterValidator, Field
 
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
+from data_preprocessing.stages import Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 from prime_ext.tasks.task_file import TaskError, load_task, task_names
 from prime_ext.tasks.task_rows import NoData, load_problems
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
 
 # A row to compare with: its task, its number there, its texts.

@@ -23,7 +23,7 @@ from pydantic import Field
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
+from data_preprocessing.stages import Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import (
     BANDS,
     LEAST_NGRAMS,
@@ -34,6 +34,7 @@ from data_preprocessing.text_similarity import (
     word_ngrams,
     wording,
 )
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.verifiers.math.normalize import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]

@@ -46,12 +46,13 @@ from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
 from data_preprocessing.report import BAD, Tally
-from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, show_progress
+from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import BadRow, SourceError
 
 SOURCES: dict[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}

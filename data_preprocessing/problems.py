@@ -60,7 +60,7 @@ class Source:
     Attributes:
         kind: class of its problems.
         parse: turns a row into the fields of that class without data source, split and index.
-        data_source: of its rows; ``{source}`` stands for the column of that name.
+        data_source: of its rows, if not ``name``; ``{source}`` stands for the column of that name.
         hub, config, hub_splits: of the Hugging Face hub.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
@@ -72,8 +72,8 @@ class Source:
     title: str
     kind: type
     parse: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    data_source: str
     hub: str
+    data_source: str = ""
     config: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
     hub_files: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Source:
         """Turn a row into a problem. Raises BadRow or RowError."""
         if isinstance(raw, BadRow):
             raise raw
-        fields, name = self.parse(raw), self.data_source
+        fields, name = self.parse(raw), self.data_source or self.name
         if "{source}" in name:
             if "source" not in raw:
                 raise BadRow(f"no column source; {held(raw)}; --source NAME stands for it")

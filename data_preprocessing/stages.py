@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
-from pydantic import BeforeValidator
 from tqdm import tqdm
 
 from data_preprocessing.problems import Problem
 
-# Of options that are lists: one text stands for a list of one.
-LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 # Characters shown on each side of what a rule sees.
 AROUND = 30
 Item = TypeVar("Item")

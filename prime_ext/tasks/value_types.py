@@ -7,7 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 
-def _not_blank(text: str) -> str:
+def _readable(text: str) -> str:
+    # UnicodeEncodeError, a ValueError, for half a character (a lone surrogate).
+    text.encode()
     if not text.strip():
         raise ValueError("must be a text that is not empty")
     return text
@@ -25,9 +27,9 @@ def _below_a_folder(name: str) -> str:
     return name
 
 
-Text = Annotated[str, Field(strict=True), AfterValidator(_not_blank)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_readable)]
 Path = Annotated[Text, AfterValidator(_below_a_folder)]
 # One of them may stand without a list.
-_LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-Texts = Annotated[tuple[Text, ...], _LISTED, AfterValidator(_different)]
-Paths = Annotated[tuple[Path, ...], _LISTED, AfterValidator(_different)]
+LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+Texts = Annotated[tuple[Text, ...], LISTED, AfterValidator(_different)]
+Paths = Annotated[tuple[Path, ...], LISTED, AfterValidator(_different)]
