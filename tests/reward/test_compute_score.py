@@ -10,7 +10,7 @@ from prime_ext.reward import compute_score as module
 from prime_ext.reward.compute_score import NodeVerifiers, compute_score
 from prime_ext.reward.node_actor import NodeActor
 from prime_ext.verifiers import Outcome, sources
-from prime_ext.verifiers.sources import register_source, register_task, source_of
+from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, grader_failed, wrong
 
 KEYS = {"score", "acc", "pred", "verdict", "grader_failure", "answer_found", "verifier_seconds", "verifier_detail"}
@@ -39,21 +39,6 @@ def user_task(monkeypatch):
 
 def score(*arguments, **keywords):
     return asyncio.run(compute_score(*arguments, **keywords))
-
-
-USUAL = {
-    "math": "numina_aops_forum numina_synthetic_amc numina_cn_k12 openai/gsm8k math500 AIME2024 lighteval/MATH "
-    "HuggingFaceH4/MATH-500 minerva_math olympiadbench",
-    "code": "apps codecontests taco codeforces humaneval MBPP leetcode",
-    "choice": "AWPNLI NewsNLI RedditNLI RTE_Quant StressTest QQA",
-}
-
-
-@pytest.mark.parametrize("task", USUAL)
-def test_the_usual_data_sources_are_known(task):
-    for name in USUAL[task].split():
-        assert source_of(name).task == task
-        assert source_of(name).options == ({"extraction": "gsm8k"} if "gsm8k" in name else {})
 
 
 def test_every_row_has_the_same_keys():

@@ -64,11 +64,6 @@ def test_numbers_differ_from_run_to_run_but_sets_do_not(sandbox):
     assert first[0] != second[0] and first[1] == second[1]
 
 
-def test_a_function_call_returns_its_value(sandbox):
-    payload = {"program": "def f(a, b): return {'sum': (a + b, None)}", "function": "f", "arguments": [1, 2]}
-    assert sandbox.start("call", payload).result().result == b'{"value": {"sum": [3, null]}}\n'
-
-
 @pytest.mark.parametrize(
     ("program", "limits", "ending"),
     [
