@@ -99,9 +99,17 @@ TOO_LONG = Rule(
 )
 MATH_RULES = {
     "giant": TOO_LONG,
-    "figure": Rule("refers to a figure, or to a diagram or picture of which there is no code", _figure),
-    "proof": Rule("asks for a proof: the words prove, show that", lambda row, text: search(_PROOF, text)),
-    "choice": Rule("multiple choice: labels A, B and C in order", _choice),
+    "figure": Rule(
+        "refers to a figure, or to a diagram or picture of which there is no code",
+        _figure,
+        ("figure", "diagram", "picture", "image", "includegraphics", "![", "<img"),
+    ),
+    "proof": Rule(
+        "asks for a proof: the words prove, show that",
+        lambda row, text: search(_PROOF, text),
+        ("prove", "show"),
+    ),
+    "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
     "blank": Rule("a blank to fill in", lambda row, text: search(_BLANK, text)),
     "no_answer": Rule(
         "no gold answer: no line with ####, no answer column, no box",

@@ -91,18 +91,24 @@ class Stage:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None."""
+    """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
+
+    With ``hints`` it applies only where one of these is in the text in lower case, which is quicker to find.
+    """
 
     meaning: str
     find: Callable[[Any, str], str | None]
+    hints: tuple[str, ...] = ("",)
 
 
 def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: Problem, text: str) -> Removal | None:
     """Apply the named rules in the order of the table. Returns what the first that sees something says."""
+    lowered = text.lower()
     for name, rule in table.items():
-        evidence = rule.find(problem, text) if name in names else None
-        if evidence is not None:
-            return Removal(name, evidence)
+        if name in names and any(hint in lowered for hint in rule.hints):
+            evidence = rule.find(problem, text)
+            if evidence is not None:
+                return Removal(name, evidence)
     return None
 
 
