@@ -110,7 +110,7 @@ MATH_RULES = {
         ("prove", "show"),
     ),
     "choice": Rule("multiple choice: labels A, B and C in order", _choice, ("b)", "b.", "b:")),
-    "blank": Rule("a blank to fill in", lambda row, text: search(_BLANK, text)),
+    "blank": Rule("a blank to fill in", lambda row, text: search(_BLANK, text), ("\\underline", "___", "\\_")),
     "no_answer": Rule(
         "no gold answer: no line with ####, no answer column, no box",
         lambda row, text: None if row.answer else row.solution[-2 * AROUND :],
