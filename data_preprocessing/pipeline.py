@@ -50,7 +50,6 @@ from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progres
 from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
-from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import BadRow, SourceError
@@ -194,7 +193,7 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
     for given, index, number, row in numbered_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
-        except (BadRow, RowError) as error:
+        except BadRow as error:
             tally.read[given.split, given.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
             removal = Removal(BAD, str(error))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.cells import RowError, cell, held, text_of_cell
+from prime_ext.tasks.cells import cell, held, text_of_cell
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
@@ -82,7 +82,7 @@ class Source:
     joined: Callable[[Numbered], Numbered] | None = None
 
     def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
-        """Turn a row into a problem. Raises BadRow or RowError."""
+        """Turn a row into a problem. Raises BadRow."""
         if isinstance(raw, BadRow):
             raise raw
         fields, name = self.parse(raw), self.data_source or self.name
@@ -170,5 +170,5 @@ def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -
     for number, raw in read_source(path):
         try:
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
-        except (BadRow, RowError) as error:
+        except BadRow as error:
             yield number, BadRow(str(error))

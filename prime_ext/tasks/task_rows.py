@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.reasoning_gym import generate
 from prime_ext.tasks.task import Problem, Task
@@ -52,7 +51,7 @@ def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:
                 if not task.source.holds(row):
                     continue
                 problem = task.problem(row)
-            except (BadRow, RowError) as error:
+            except BadRow as error:
                 raise SourceError(f"{place} row {number}: {error}") from error
             name = problem.id or f"{stem}:{number}".lstrip(":")
             if name in problems:

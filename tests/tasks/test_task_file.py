@@ -6,9 +6,9 @@ import json
 import pytest
 import yaml
 
-from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.task_file import FOLDER, TaskError, load_task
 from prime_ext.tasks.task_rows import NoData, load_problems
+from prime_ext.utils.rows import BadRow
 
 MATH = {
     "name": "mine",
@@ -67,7 +67,7 @@ def test_mathematics_and_programs_fit_the_same_file(tmp_path):
     ],
 )
 def test_a_row_that_does_not_fit_says_why(row, message):
-    with pytest.raises(RowError, match=message):
+    with pytest.raises(BadRow, match=message):
         load_task("newsnli").problem(row)
 
 
