@@ -13,8 +13,8 @@ from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
 from data_preprocessing.stages import Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
-from prime_ext.tasks.task_file import TaskError, load_task, task_names
-from prime_ext.tasks.task_rows import NoData, load_problems
+from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_rows import load_problems
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
 
@@ -71,7 +71,7 @@ class Decontaminate(Settings, Stage):
             try:
                 task = load_task(name)
                 problems = load_problems(task, data)
-            except (NoData, TaskError) as error:
+            except SourceError as error:
                 if name in self.tasks:
                     raise SourceError(f"decontaminate.tasks: {error}") from error
                 # Neither the name of the task nor the place of the data, which is the machine's.

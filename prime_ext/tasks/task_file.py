@@ -17,15 +17,12 @@ from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.reasoning_gym import PREFIX, read_task
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
 # The key of a file that says only in what it differs from another.
 EXTENDS = "extends"
-
-
-class TaskError(ValueError):
-    """A task that does not exist, or a file that defines none; the message is one line."""
 
 
 def task_names() -> list[str]:
@@ -35,7 +32,7 @@ def task_names() -> list[str]:
 def load_task(name: str | Path) -> Task:
     """Load a task by its name, ``reasoning_gym:`` and a task of it, or from a ``.yaml`` file.
 
-    ``TaskError``: there is none, or it is wrong. ``SourceError``: reasoning-gym has none, or is missing.
+    ``SourceError``: there is none, or it is wrong, or reasoning-gym has none, or is missing.
     """
     if str(name).startswith(PREFIX):
         text = str(name).removeprefix(PREFIX)
@@ -46,21 +43,21 @@ def load_task(name: str | Path) -> Task:
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
-        raise TaskError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
+        raise SourceError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
     content = _content(path)
     try:
         if isinstance(content, dict) and EXTENDS in content:
             content = _extended(content)
         return _check(read(Task, content, ""), path.stem)
     except SettingsError as error:
-        raise TaskError(f"{path.name}: {error}") from error
+        raise SourceError(f"{path.name}: {error}") from error
 
 
 def _content(path: Path) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+        raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:

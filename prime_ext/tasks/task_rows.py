@@ -11,10 +11,6 @@ from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
 
-class NoData(ValueError):
-    """A task has no usable rows; the message is one line and says what would give some."""
-
-
 def default_split(task: Task, local: bool) -> str:
     """Return the split that is evaluated: test, or all where the files have no test."""
     if task.source.generated:
@@ -30,12 +26,12 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
     ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub.
 
     Raises:
-        NoData: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
+        SourceError: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
     try:
         return _load(task, data, split or default_split(task, local=data is not None))
     except SourceError as error:
-        raise NoData(f"{task.name}: {error}") from error
+        raise SourceError(f"{task.name}: {error}") from error
 
 
 def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:

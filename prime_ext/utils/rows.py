@@ -33,7 +33,7 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class SourceError(ValueError):
-    """A file that cannot be read at all; the message is one line that names it."""
+    """A file, data set or task that cannot be used at all; the message is one line that names it."""
 
 
 class BadRow(ValueError):
