@@ -18,7 +18,7 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
-# Scores of a response of so many tokens, or why there are none.
+# Scores a response of n tokens, or says why there are none.
 Score = Callable[[Chain, int], Awaitable[Outcome]]
 WARNINGS = 20  # about responses without scores, by each reward worker
 _LONGEST = 200  # characters
