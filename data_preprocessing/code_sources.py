@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_preprocessing.problems import Numbered, Problem, Source
-from prime_ext.tasks.cells import cell, is_whole, text_of_cell
+from prime_ext.tasks.cells import cell, text_of_cell
+from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
 from prime_ext.verifiers.code.problems import MalformedTests, PairProblem, parse_test_cases

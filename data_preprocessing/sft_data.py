@@ -49,8 +49,8 @@ from data_preprocessing.sft_forms import (
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
-from prime_ext.tasks.cells import is_whole
 from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, source_of

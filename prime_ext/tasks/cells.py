@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from prime_ext.config.checks import STRICT
-from prime_ext.tasks.value_types import Text, Texts
+from prime_ext.tasks.value_types import Text, Texts, is_whole
 from prime_ext.utils.rows import BadRow
 
 # {{name}} in a text: a field of the problem, or a cell of the row.
@@ -118,12 +118,3 @@ def text_of_cell(value: Any, column: str) -> str:
     if not is_whole(text):
         raise BadRow(f"{column} has half a character (a lone surrogate)")
     return text
-
-
-def is_whole(text: str) -> bool:
-    """Return whether a text can be written as UTF-8, unlike some escapes of JSON."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -7,9 +7,18 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 
+def is_whole(text: str) -> bool:
+    """Return whether a text can be written as UTF-8, unlike some escapes of JSON."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _readable(text: str) -> str:
-    # UnicodeEncodeError, a ValueError, for half a character (a lone surrogate).
-    text.encode()
+    if not is_whole(text):
+        raise ValueError("must not have half a character (a lone surrogate)")
     if not text.strip():
         raise ValueError("must be a text that is not empty")
     return text
