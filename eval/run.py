@@ -43,8 +43,7 @@ from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.tasks.task_file import TaskError, load_task, task_names
-from prime_ext.tasks.task_rows import NoData
+from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import write_json, write_json_lines
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
@@ -243,7 +242,7 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     return 1 if failed else 0
 
 
-@command("eval.run", BackendError, NoData, SourceError, TaskError)
+@command("eval.run", BackendError, SourceError)
 def main(
     words: Sequence[str] | None = None, open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments
 ) -> int:

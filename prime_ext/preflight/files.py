@@ -129,7 +129,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={prm.loss} takes 0 and 1 only"
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
-        from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
+        from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
 
         try:
             missing = "; ".join(find_protection().missing)

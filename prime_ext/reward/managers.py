@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -34,8 +35,8 @@ from prime_ext.config.checks import read
 from prime_ext.config.reward_settings import Steps, StepSettings, chain_arguments
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
-from prime_ext.reward.node_scorer import NodeScorer, connect
-from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
+from prime_ext.reward.node_scorer import connect
+from prime_ext.reward.step_scoring import Score, ScoredSteps, StepScoring
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 class StepScoresRewardManager(PromptRewardManager):
     """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
-    ``scorer`` is None for the scorer of this node; all other arguments are verl's.
+    ``score`` is None for the scorer of this node; all other arguments are verl's.
 
     Raises:
         SettingsError: a section is missing or wrong.
@@ -82,11 +83,13 @@ class StepScoresRewardManager(PromptRewardManager):
     """
 
     def __init__(
-        self, config: DictConfig, tokenizer: Any, compute_score: Any, scorer: NodeScorer | None = None, **others: Any
+        self, config: DictConfig, tokenizer: Any, compute_score: Any, score: Score | None = None, **others: Any
     ):
         super().__init__(config, tokenizer, compute_score, **others)
         steps, of_scorer = self.read_sections(config)
-        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, others.get("reward_router_address")))
+        if score is None:
+            score = functools.partial(connect(of_scorer, others.get("reward_router_address")).ask, "score")
+        self._scoring = StepScoring(steps, tokenizer, score)
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         steps = read(Steps, OmegaConf.select(config, "prime.steps"), "prime.steps")

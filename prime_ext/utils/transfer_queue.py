@@ -143,9 +143,8 @@ class RolloutStore:
     def refuse_images(self, feature: str) -> None:
         """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
-        for key, value in zip(
-            self.batch.keys, _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False
-        ):
+        values = _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
+        for key, value in zip(self.batch.keys, values, strict=False):
             if value:
                 raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 

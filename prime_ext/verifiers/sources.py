@@ -119,7 +119,7 @@ def _make_code(
 ) -> TaskVerifier:
     """``seconds`` and ``memory_mb`` limit one test; ``workers`` run at the same time (None: one per core)."""
     from prime_ext.verifiers.code import CodeVerifier
-    from prime_ext.verifiers.sandbox import Limits, Sandbox
+    from prime_ext.verifiers.sandbox.client import Limits, Sandbox
 
     limits = Limits(seconds=seconds, memory_bytes=memory_mb << 20)
     sandbox = Sandbox(limits, workers, unsafe_no_sandbox=unsafe_no_sandbox)

@@ -36,7 +36,7 @@ from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import metrics_of_another, preflight
-from prime_ext.verifiers.sandbox import find_protection
+from prime_ext.verifiers.sandbox.client import find_protection
 
 ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.
@@ -509,7 +509,7 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     code = train_on(tmp_path / "code.parquet", data_source="apps")
     assert problems_of(code) == []
     weak = dataclasses.replace(find_protection(), missing=["no system call filter"])
-    monkeypatch.setattr("prime_ext.verifiers.sandbox.find_protection", lambda: weak)
+    monkeypatch.setattr("prime_ext.verifiers.sandbox.client.find_protection", lambda: weak)
     (problem,) = problems_of(code)
     assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")
     assert problems_of() == []
