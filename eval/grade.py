@@ -18,7 +18,6 @@ from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.utils.files import numbered_lines, write_json
-from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row, RunError, command, lock_folder, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
 
@@ -75,7 +74,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     return sum(judged(old.rows.get(key)) != judged(row) for key, row in new.rows.items())
 
 
-@command("grade", SourceError)
+@command("grade")
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")

@@ -23,7 +23,8 @@ from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.resume import identity_of, refusal
-from prime_ext.run.run_lock import RunFolderInUse, RunLock
+from prime_ext.run.run_lock import RunLock
+from prime_ext.utils.run_store import RunError
 
 _LONGEST = 300
 
@@ -119,7 +120,7 @@ def folder_in_use(config: DictConfig) -> str:
         lock.acquire()
         # The trainer takes it for good, in a process of its own.
         lock.release()
-    except (RunFolderInUse, OSError) as error:
+    except (RunError, OSError) as error:
         return str(error)
     return ""
 

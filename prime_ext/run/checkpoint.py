@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.utils.files import read_json, write_json, write_text
+from prime_ext.utils.run_store import RunError
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,6 @@ TRACKER = "latest_checkpointed_iteration.txt"
 MARKER = "prime_ext_complete.json"
 # verl's names, and those of transformers' Trainer.
 _FOLDER = re.compile(r"(?:global_step_|checkpoint-)(\d+)")
-
-
-class CheckpointDamaged(RuntimeError):
-    """No checkpoint of a run can be resumed from; the message is one line."""
 
 
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
@@ -105,7 +102,7 @@ def _declared(root: Path) -> dict[int, str]:
 def repair_tracker(root: Path) -> int | None:
     """Let the tracker name the latest whole checkpoint, unless it names one. Return its step; None if there is none.
 
-    CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
+    RunError: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _declared(root)
     steps = [step for step, problem in declared.items() if not problem]
@@ -116,7 +113,7 @@ def repair_tracker(root: Path) -> int | None:
     if tracked in steps:
         return tracked
     if damaged and not steps:
-        raise CheckpointDamaged(
+        raise RunError(
             f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew with "
             f"trainer.resume_mode=disable"
         )

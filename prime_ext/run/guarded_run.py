@@ -38,7 +38,7 @@ class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
-        """Set up workers and models as verl does. Raises ``RunFolderInUse`` and ``ClusterTooSmall`` before that."""
+        """Set up workers and models as verl does. Raises ``RunError`` before: small cluster, folder in use."""
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):

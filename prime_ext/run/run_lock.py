@@ -9,16 +9,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from prime_ext.utils.run_store import RunError
+
 logger = logging.getLogger(__name__)
 
 LOCK = ".prime_ext.lock"
 # After a kill, the processes of a run live on for a few seconds; a command that starts it again must not fail by that.
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.5
-
-
-class RunFolderInUse(RuntimeError):
-    """Another run works in the folder; the message is one line."""
 
 
 class RunLock:
@@ -29,7 +27,7 @@ class RunLock:
         self._lock = FileLock(self.path, thread_local=False, fallback_to_soft=False)
 
     def acquire(self, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Take the lock and note who has it. ``RunFolderInUse``: another run has not ended within ``wait_seconds``."""
+        """Take the lock and note who has it. ``RunError``: another run has not ended within ``wait_seconds``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             try:
@@ -39,7 +37,7 @@ class RunLock:
                     logger.warning("%s; waiting up to %.0f s for it to end", self._in_use(), wait_seconds)
                 self._lock.acquire(timeout=wait_seconds, poll_interval=_POLL_SECONDS)
         except Timeout:
-            raise RunFolderInUse(f"{self._in_use()}; wait for that run to end, or choose another folder") from None
+            raise RunError(f"{self._in_use()}; wait for that run to end, or choose another folder") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise

@@ -17,13 +17,14 @@ import pyarrow.parquet as pq
 
 from prime_ext.utils.files import numbered_lines
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.run_store import RunError
 
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
 # Longer cells are no questions, but they are the rows' own business; the module's limit would end the reading.
 csv.field_size_limit(2**31 - 1)
 
 
-class SourceError(ValueError):
+class SourceError(RunError):
     """A file that cannot be read at all; the message is one line that names it."""
 
 

@@ -8,8 +8,9 @@ from tiny_prm import overrides, response_rows, write_jsonl
 
 from prime_ext.config.checks import defaults_of, read
 from prime_ext.offline_prm.__main__ import main
-from prime_ext.offline_prm.data import BadData, read_data, step_labels
+from prime_ext.offline_prm.data import read_data, step_labels
 from prime_ext.offline_prm.settings import LossSettings
+from prime_ext.utils.rows import SourceError
 
 PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
 
@@ -77,7 +78,7 @@ STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
 def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     by_step = "steps" in row
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
-    with pytest.raises(BadData) as error:
+    with pytest.raises(SourceError) as error:
         read_data([path], replace(PRM, loss="step_ce" if by_step else "dpo"))
     assert message in str(error.value) and f"{path} row 2" in str(error.value) and "\n" not in str(error.value)
 
@@ -85,7 +86,7 @@ def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
 def test_files_that_cannot_be_read(tmp_path):
     for content, message in (("", "has no rows"), ('{"prompt": ', "row 1: not JSON")):
         (tmp_path / "d.jsonl").write_text(content)
-        with pytest.raises(BadData, match=message):
+        with pytest.raises(SourceError, match=message):
             read_data([tmp_path / "d.jsonl"], PRM)
 
 

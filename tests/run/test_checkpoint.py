@@ -7,6 +7,7 @@ import pytest
 
 from prime_ext.run import checkpoint
 from prime_ext.run.checkpoint import MARKER, TRACKER
+from prime_ext.utils.run_store import RunError
 
 PARTS = ("prm/weights", "prime_ext.json", "actor/weights", "data.pt")
 
@@ -151,5 +152,5 @@ def test_files_that_grew_or_were_added_are_no_damage_and_a_broken_marker_is_one(
 def test_when_all_checkpoints_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path):
     save(tmp_path, 2, "two")
     cut_short(folder_of(tmp_path, 2) / PARTS[0])
-    with pytest.raises(checkpoint.CheckpointDamaged, match=r"2 of 3 bytes.*trainer.resume_mode=disable"):
+    with pytest.raises(RunError, match=r"2 of 3 bytes.*trainer.resume_mode=disable"):
         checkpoint.repair_tracker(tmp_path)
