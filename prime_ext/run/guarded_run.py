@@ -120,12 +120,15 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         if trainer.resume_mode == "auto":
-            checkpoint.repair_tracker(Path(trainer.default_local_dir))
-        if refusal := resume.refusal(self.config, self._identity):
-            raise RunError(refusal)
+            folder = checkpoint.latest(Path(trainer.default_local_dir))
+            if refusal := resume.refusal(self.config, self._identity):
+                raise RunError(refusal)
+            # Not the one that verl's tracker names, which may be half-written.
+            trainer.resume_mode = "resume_path" if folder else "disable"
+            trainer.resume_from_path = folder and str(folder)
         super()._load_checkpoint()
         if self.global_steps > 0:
-            self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
+            self._say(f"going on from step {self.global_steps} ({trainer.resume_from_path})")
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
             self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
 
@@ -137,12 +140,6 @@ class GuardedRunMixin(_Trainer):
             self._say("the checkpoint was further in its data than these have rows: they begin with their first row")
             self.train_dataloader.next_iter_state = None
             return super()._fetch_one_gen_batch()
-
-    def _checkpoint_folder(self) -> Path:
-        """Return the folder that verl has just resumed from."""
-        if self.config.trainer.resume_mode == "resume_path":
-            return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _say(self, line: str) -> None:
         if logs_to_console(self.config):
