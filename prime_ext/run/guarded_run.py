@@ -21,9 +21,8 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
-from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
-from prime_ext.utils.run_store import RunError
+from prime_ext.utils.run_store import RunError, RunLock
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -42,7 +41,7 @@ class GuardedRunMixin(_Trainer):
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
-            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))
+            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir), "trainer.default_local_dir")
             self._run_lock.acquire()
         super().init()
 
