@@ -179,14 +179,15 @@ def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
-    values = asdict(settings)
+    data, trainer = asdict(settings.data), asdict(settings.trainer)
+    del data["val_files"]
     return {
         "model": str(config.model.path),
-        "training data": digest_files(values["data"].pop("train_files")),
+        "training data": digest_files(data.pop("train_files")),
         "ranks": int(os.environ["WORLD_SIZE"]),
-        **{f"data.{key}": value for key, value in values["data"].items() if key != "val_files"},
-        **{f"prm.{key}": value for key, value in values["prm"].items()},
-        **{f"trainer.{key}": values["trainer"][key] for key in ("epochs", "seed")},
+        "data": data,
+        "prm": asdict(settings.prm),
+        "trainer": {key: trainer[key] for key in ("epochs", "seed")},
         "optim": OmegaConf.to_container(config.optim),
     }
 

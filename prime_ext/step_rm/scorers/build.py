@@ -8,6 +8,7 @@ from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
 from prime_ext.step_rm.description import PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer
+from prime_ext.utils.run_store import RunError
 
 
 def format_given(settings: ScorerSettings) -> PairFormat | None:
@@ -22,7 +23,7 @@ def check_model(settings: ScorerSettings) -> None:
         return
     try:
         read_description(settings.model_path or "", format_given(settings))
-    except StepRMError as error:
+    except RunError as error:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
 
@@ -39,7 +40,7 @@ def check_server(settings: ScorerSettings) -> None:
     try:
         with start_blocking_portal() as portal:
             (outcome,) = portal.call(ask)
-    except StepRMError as error:
+    except RunError as error:
         raise SettingsError(f"{SECTION}.address: {error}") from error
     if isinstance(outcome, ScoringFailure):
         raise SettingsError(f"{SECTION}.address: {outcome.reason}")
