@@ -50,9 +50,11 @@ def damage(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a step is saved again or deleted, also from what verl's tracker names."""
-    if folder.is_dir():
-        write_json(folder / MARKER, {})
+    """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not name it any more."""
+    (folder / MARKER).unlink(missing_ok=True)
+    match = _FOLDER.fullmatch(folder.name)
+    if match and int(match[1]) == _tracked_step(folder.parent):
+        (folder.parent / TRACKER).unlink()
 
 
 def _tracked_step(root: Path) -> int | None:
