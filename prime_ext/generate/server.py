@@ -14,11 +14,9 @@ import openai
 from anyio.from_thread import start_blocking_portal
 
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, one_line, stream
-from prime_ext.utils.run_store import RunError
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
-NO_KEY = "none"
 _LISTING_SECONDS = 60.0
 _CONNECTING_SECONDS = 30.0
 # Requests in a row that found no server before the others fail at once.
@@ -44,8 +42,11 @@ class ServerBackend(Backend):
         self.url = api_url(base_url)
         self.concurrency, self.attempts, self.timeout = concurrency, attempts, timeout
         self._wanted = model
-        self._key = server_key(api_key_env)
-        self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key}
+        self._key = os.environ.get(api_key_env, "") if api_key_env else ""
+        if api_key_env and not self._key:
+            raise BackendError(f"the environment variable {api_key_env} with the server's key is not set")
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
+        self._address: dict[str, Any] = {"base_url": self.url, "api_key": self._key or "none"}
 
     @cached_property
     def _served(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class ServerBackend(Backend):
 
     def _hide_key(self, text: str) -> str:
         """Return one line without the key, which servers repeat in their answer."""
-        return one_line(text if self._key == NO_KEY else text.replace(self._key, "***"))
+        return one_line(text.replace(self._key, "***") if self._key else text)
 
     async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
         waiting = iter(requests)
@@ -147,17 +148,6 @@ class ServerBackend(Backend):
             except ValueError:  # a malformed answer, or a body that is not JSON; the client repeats all else
                 await asyncio.sleep(1.0)
         return read_completion(await create(**payload(request, model)), request)
-
-
-def server_key(variable: str | None) -> str:
-    """Return the key in an environment variable. Raises ``RunError``: it is not set.
-
-    Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
-    """
-    key = os.environ.get(variable, "") if variable else NO_KEY
-    if not key:
-        raise RunError(f"the environment variable {variable} with the server's key is not set")
-    return key
 
 
 def status_text(error: openai.APIStatusError) -> str:

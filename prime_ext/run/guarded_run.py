@@ -122,7 +122,7 @@ class GuardedRunMixin(_Trainer):
             folder = checkpoint.latest(Path(trainer.default_local_dir))
             if refusal := resume.refusal(self.config, self._identity):
                 raise RunError(refusal)
-            # Not the one that verl's tracker names, which may be half-written.
+            # verl would look into its tracker, which may be half-written.
             trainer.resume_mode = "resume_path" if folder else "disable"
             trainer.resume_from_path = folder and str(folder)
         super()._load_checkpoint()

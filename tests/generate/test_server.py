@@ -13,7 +13,6 @@ from scripted_server import Answer, ScriptedServer
 from prime_ext.generate.backend import BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.generate.server import ServerBackend
-from prime_ext.utils.run_store import RunError
 
 
 def chat(key, text, **sampling):
@@ -156,7 +155,7 @@ def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkey
         assert answers(server, [chat("a", "q")], api_key_env="RIGHT")["a"].finish == "stop"
         with pytest.raises(BackendError, match="HTTP 401") as refused:
             backend_of(server, api_key_env="WRONG").check([])
-        with pytest.raises(RunError, match="the environment variable UNSET with the server's key is not set"):
+        with pytest.raises(BackendError, match="the environment variable UNSET with the server's key is not set"):
             backend_of(server, api_key_env="UNSET")
     assert "open-barley" not in str(refused.value) and "***" in str(refused.value)
     with ScriptedServer() as server:

@@ -33,7 +33,6 @@ from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_ser
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
-from prime_ext.utils.run_store import RunError
 
 CHAINS = [
     Chain(("Step 1: we add 3 é.", "Step 2: so 7 \U0001f642.\n", "Step 3: the answer is 7."), "2+2?"),
@@ -339,7 +338,7 @@ def test_no_server_is_one_line_before_training(paths):
 def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
     server = ClassifyServer(paths["bert"])
-    with pytest.raises(RunError, match="STEP_RM_KEY"):
+    with pytest.raises(StepRMError, match="STEP_RM_KEY"):
         ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
     monkeypatch.setenv("STEP_RM_KEY", "secret")
     ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")

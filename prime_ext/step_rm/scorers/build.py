@@ -8,7 +8,6 @@ from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
 from prime_ext.step_rm.description import PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer
-from prime_ext.utils.run_store import RunError
 
 
 def format_given(settings: ScorerSettings) -> PairFormat | None:
@@ -23,7 +22,7 @@ def check_model(settings: ScorerSettings) -> None:
         return
     try:
         read_description(settings.model_path or "", format_given(settings))
-    except RunError as error:
+    except StepRMError as error:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
 
@@ -40,7 +39,7 @@ def check_server(settings: ScorerSettings) -> None:
     try:
         with start_blocking_portal() as portal:
             (outcome,) = portal.call(ask)
-    except RunError as error:
+    except StepRMError as error:
         raise SettingsError(f"{SECTION}.address: {error}") from error
     if isinstance(outcome, ScoringFailure):
         raise SettingsError(f"{SECTION}.address: {outcome.reason}")

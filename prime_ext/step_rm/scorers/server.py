@@ -6,13 +6,14 @@ verl's router answers 500 to whatever the server refuses, so there a refused req
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import openai
 
 from prime_ext.config.step_scorer_settings import ScorerSettings
-from prime_ext.generate.server import http_url, server_key, status_text
+from prime_ext.generate.server import http_url, status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, ScoringFailure, StepScorer, calibrated
@@ -25,7 +26,7 @@ _TRANSIENT = (408, 409, 429)
 
 
 class ClassifyScorer(StepScorer):
-    """Query ``/classify`` with token ids, in one event loop. Raises ``RunError``: the key's variable is not set.
+    """Query ``/classify`` with token ids, in one event loop. Raises ``StepRMError``: the key's variable is not set.
 
     ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """
@@ -36,14 +37,17 @@ class ClassifyScorer(StepScorer):
         super().__init__()
         base_url = http_url(address).rstrip("/").removesuffix(_PATH)
         self.url = base_url + _PATH
+        key = os.environ.get(settings.api_key_variable or "", "")
+        if settings.api_key_variable and not key:
+            raise StepRMError(f"the environment variable {settings.api_key_variable} with the server's key is not set")
         self._description = description
         tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
         self._encoder = PairEncoder(tokenizer, description.pair_format)
         self._attempts, self._seconds = settings.attempts, settings.timeout_seconds
         self._slots = asyncio.Semaphore(settings.concurrency)
-        key = server_key(settings.api_key_variable)
+        # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
         self._client = openai.AsyncOpenAI(
-            base_url=base_url, api_key=key, max_retries=self._attempts - 1, timeout=self._seconds
+            base_url=base_url, api_key=key or "none", max_retries=self._attempts - 1, timeout=self._seconds
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
