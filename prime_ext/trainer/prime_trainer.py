@@ -244,7 +244,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             model.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
-            folder = self._checkpoint_folder()
+            folder = Path(self.config.trainer.resume_from_path)
             for model in self._learners:
                 model.load(str(folder), self.config.trainer.del_local_ckpt_after_load)
             self._load_prime_state(folder)

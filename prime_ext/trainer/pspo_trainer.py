@@ -159,7 +159,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         super()._load_checkpoint()
         if self.global_steps == 0 or not self.config.algorithm.use_kl_in_reward:
             return
-        path = self._checkpoint_folder() / STATE_FILE
+        path = Path(self.config.trainer.resume_from_path) / STATE_FILE
         if path.exists():
             self.kl_ctrl_in_reward.value = read_json(path)["kl_coefficient"]
         else:

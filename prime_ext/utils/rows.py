@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from prime_ext.utils.files import numbered_lines
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.run_store import RunError
 
 T = TypeVar("T")
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
@@ -32,7 +33,7 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-class SourceError(ValueError):
+class SourceError(RunError):
     """A file, data set or task that cannot be used at all; the message is one line that names it."""
 
 

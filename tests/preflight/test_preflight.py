@@ -31,11 +31,11 @@ from prime_ext.config.compose import read_defaults
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight import files as preflight_files
 from prime_ext.preflight.check import check_config, check_files
-from prime_ext.run.run_lock import RunLock
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import metrics_of_another, preflight
+from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
 ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]

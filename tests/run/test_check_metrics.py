@@ -11,7 +11,7 @@ from prime_ext import train
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm import __main__ as offline
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
-from prime_ext.step_rm.train import __main__ as step_rm
+from prime_ext.step_rm import train as step_rm
 from prime_ext.utils.files import write_json
 from recipes.smoke.prepare import overrides, prepare
 

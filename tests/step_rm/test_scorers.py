@@ -322,6 +322,8 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
             assert "\n" not in str(error.value) and len(server.requests) == 1
             with pytest.raises(StepRMError):
                 await scored(build_scorer(asked), CHAINS[:1])
+            server.always = None
+            await asyncio.to_thread(check_server, asked)
 
     asyncio.run(work())
 
@@ -331,8 +333,6 @@ def test_no_server_is_one_line_before_training(paths):
         check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
     with pytest.raises(StepRMError, match="step_scorer.address is missing"):
         build_scorer(settings(paths, "bert", kind="server"))
-    with ClassifyServer(paths["bert"]).in_thread() as address:
-        check_server(settings(paths, "bert", kind="server", address=address))
 
 
 def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):

@@ -185,8 +185,9 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make, tmp_path, monkeypatch, caplog, saved):
-    trainer = make(**{"trainer.default_local_dir": str(tmp_path), "algorithm.kl_ctrl.kl_coef": 0.5})
     folder = tmp_path / "global_step_3"
+    resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
+    trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})
     if saved:
         trainer.kl_ctrl_in_reward.value = 0.125
         trainer._save_more(folder)

@@ -19,8 +19,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.training import METRICS_FILE, check_folder, is_first_rank, read_settings, run_program
-from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.train.settings import StepRMSettings
+from prime_ext.step_rm.train_settings import StepRMSettings
 from prime_ext.utils.run_store import command
 
 
@@ -53,7 +52,7 @@ def prepare(words: list[str]) -> tuple[RunChecks, Callable[[], None]]:
     settings = compose(words)
 
     def run() -> None:
-        from prime_ext.step_rm.train.run import train
+        from prime_ext.step_rm.training import train
 
         results = train(settings)
         if is_first_rank():
@@ -62,7 +61,7 @@ def prepare(words: list[str]) -> tuple[RunChecks, Callable[[], None]]:
     return checks_of(settings), run
 
 
-@command("prime_ext", SettingsError, StepRMError)
+@command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
     return run_program(arguments, __doc__ or "", prepare)
 
