@@ -26,7 +26,11 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
         SettingsError: it does not compose.
     """
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
-    if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
+    device = "cpu" if config_name.endswith("_cpu") else ""
+    for word in overrides:
+        key, _, value = word.partition("=")
+        device = value if key == "trainer.device" else device
+    if device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
     return compose_config(config_name, overrides)
 
