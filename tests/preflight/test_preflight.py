@@ -503,6 +503,8 @@ def test_flash_attention_is_installed_where_a_model_asks_for_it(problems_of, mon
     (line,) = problems_of(whole, "gpu")
     assert line.endswith(f"docs/how_to/install.md has how to get it, or set +{sdpa}=sdpa")
     assert problems_of({**whole, sdpa: "sdpa"}, "gpu") == problems_of() == []
+    (line,) = problems_of({**whole, **GAE, sdpa: "sdpa"}, "gpu")
+    assert line.startswith("critic.model: flash-attn is not installed")
 
 
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
