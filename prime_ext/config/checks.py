@@ -81,7 +81,7 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
 
 
-# In the place of an error of pydantic: tags and members of unions, that a key itself is wrong, and StepSettings.splitter.
+# In the place of an error of pydantic: tags and members of unions, a key that itself is wrong, StepSettings.splitter.
 _NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none|splitter)$|^constrained-")
 
 

@@ -11,7 +11,7 @@ from prime_ext.config.reward_settings import AccumulationSettings, Credit, Shapi
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
 
 SECTION = "pspo"
 # verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
@@ -67,9 +67,9 @@ def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
     if missing:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {missing[0]}; use --config-name=pspo_trainer, or "
-            f"add it with +{missing[0]}={missing[0]}"
+            f"add it with +{missing[0]}={'pspo' if missing[0] == SECTION else 'local'}"
         )
-    return PSPOSettings.of(config), ScorerSettings.of(config)
+    return PSPOSettings.of(config), scorer_of(config)
 
 
 def uses_manager(config: DictConfig) -> bool:

@@ -112,11 +112,6 @@ class PrimeSettings(Section):
         return isinstance(self.process, ScoredStepSettings)
 
     @property
-    def reads_prm(self) -> bool:
-        """Whether the implicit PRM is read."""
-        return (self.process is not None and not self.scores_steps) or self.outcome_reads_prm
-
-    @property
     def rewards_tokens(self) -> bool:
         """Whether the scores of tokens or steps are read, as rewards or values."""
         return self.paid_process is not None or self.outcome_reads_prm
@@ -200,6 +195,16 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
     return max(training, min(FORWARD_MULTIPLE * training, FORWARD_LIMIT))
 
 
+def prm_section(config: DictConfig) -> DictConfig | None:
+    """Return the section ``prm`` of a whole configuration; None where nothing reads it, and no PRM is built."""
+    prime = config.get("prime")
+    if prime is None:
+        return None
+    by_process = prime.process is not None and prime.process.get("form") != "step_scorer"
+    by_outcome = prime.outcome.coefficient > 0 and prime.outcome.estimator == "prm_value"
+    return config.prm if by_process or by_outcome else None
+
+
 # Sections of prm that are verl's own dataclasses.
 VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
@@ -228,11 +233,6 @@ class PRMSettings(Section):
         settings = read(kind, own, "prm")
         refuse(settings.problems())
         return settings
-
-    @classmethod
-    def read_if_any(cls, config: DictConfig) -> "PRMSettings | None":
-        """Build from the whole configuration; None without a PRM (``prm: null``)."""
-        return None if config.get("prm") is None else cls.of(config)
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""

@@ -19,9 +19,14 @@ def keys_of(variant: str) -> dict[str, Any]:
     assert isinstance(own, DictConfig)
     chosen = {"prime/process": "kl", "prime/anchor": "none", "prm": "implicit_prm"}
     for entry in own.pop("defaults", []):
-        # Others are sections of their own.
-        chosen |= {group.removeprefix("override /"): name for group, name in entry.items()} if "_self_" != entry else {}
-    sections = [_load(group, chosen[group]) for group in ("prime/process", "prime/anchor", "prm")]
+        if entry != "_self_":
+            chosen |= {
+                group.removeprefix("override /"): name for group, name in entry.items() if group.startswith("override")
+            }
+    if chosen["prime/process"] in ("none", "step_scorer"):
+        # Nothing reads it.
+        del chosen["prm"]
+    sections = [_load(group, name) for group, name in chosen.items()]
     merged = OmegaConf.to_container(OmegaConf.merge(*sections, own))
     assert isinstance(merged, dict)
     known = {key: value for key, value in _flat(merged, "").items() if "${" not in str(value)}

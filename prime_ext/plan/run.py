@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import forward_tokens
+from prime_ext.config.settings import forward_tokens, prm_section
 from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.prm.frozen_layers import number_of_layers
@@ -193,7 +193,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     """Return the models of a run by name, with the passes of a step; PSPO-WRS has no PRM."""
-    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, config.get("prm")
+    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, prm_section(config)
     cpu, epochs = config.trainer.device == "cpu", actor.ppo_epochs
     read = partial(read_engine, trainer=config.trainer, longest=longest)
     key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
@@ -212,7 +212,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         # An average of the policy's weights, towards which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
         engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
-    if not prm:
+    if prm is None:
         return engines
     engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
     if prm.get("trainable_layers") is not None:

@@ -11,7 +11,7 @@ from prime_ext.config.asynchronous import PRIME_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.preflight.files import check_files as check_files
 from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
 from prime_ext.preflight.prm import check_prm
@@ -41,14 +41,14 @@ def check_config(config: DictConfig) -> list[str]:
         return check_pspo(config)
     problems: list[str] = []
     sections: list[Any] = []
-    for read in (PrimeSettings.of, PRMSettings.read_if_any):
+    for kind in (PrimeSettings, PRMSettings):
         try:
-            sections.append(read(config))
+            sections.append(kind.of(config))
         except SettingsError as error:
             problems.extend(error.problems)
     if problems:
         return problems
-    prime, prm = sections
+    prime, prm = sections[0], None if prm_section(config) is None else sections[1]
     trained = [ACTOR, *([] if prm is None else [PRM]), *([CRITIC] if prime.critic_sources else [])]
     return [
         *check_names(config),

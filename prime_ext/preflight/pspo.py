@@ -22,7 +22,7 @@ from prime_ext.config.pspo_settings import (
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
+from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, scorer_of
 from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_name, check_names, check_trainer
 from prime_ext.preflight.rewards import NOT_IN_V1
 from prime_ext.step_rm.scorers.build import check_model, check_server
@@ -71,12 +71,14 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
     """Whether the step scorer can be reached, and where it would work."""
-    pool, gpus, device = config.reward.reward_model, scorer.actor.num_gpus, scorer.device
+    pool = config.reward.reward_model
     if pool.enable and config.reward.custom_reward_function.path is None:
         yield "reward.reward_model.enable=true needs reward.custom_reward_function.path; leave it at that of prime_ext"
-    if scorer.kind == "server":
+    if isinstance(scorer, ServerSettings):
         yield from _check_server(config, scorer)
-    elif gpus == 0 and device is not None and device != "cpu":
+        return
+    gpus, device = scorer.actor.num_gpus, scorer.device
+    if gpus == 0 and device is not None and device != "cpu":
         yield f"step_scorer.device={device} needs a GPU of Ray's; set step_scorer.actor.num_gpus, or the device to cpu"
     elif gpus > 0 and device == "cpu":
         yield f"step_scorer.actor.num_gpus={gpus} reserves GPUs that step_scorer.device=cpu leaves idle; set one"
@@ -84,7 +86,7 @@ def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
         yield f"step_scorer.actor.num_gpus={gpus}: there are none with trainer.device=cpu; set it to 0"
 
 
-def _check_server(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
+def _check_server(config: DictConfig, scorer: ServerSettings) -> Iterable[str]:
     pool = config.reward.reward_model
     if scorer.address is None and not pool.enable:
         yield "step_scorer.address is not set, nor verl's pool of reward models on; give a URL, or turn the pool on"
@@ -101,7 +103,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
     try:
         scorer = sections_of(config)[1] if uses_manager(config) else scorer_of(config)
         check_model(scorer)
-        if scorer.address is not None:
+        if isinstance(scorer, ServerSettings) and scorer.address is not None:
             check_server(scorer)
     except SettingsError as error:
         yield from error.problems

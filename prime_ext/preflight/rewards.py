@@ -23,16 +23,13 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | N
     outcome = prime.outcome
     estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
     sampler = config.trainer.v1.sampler.custom_sampler
-    if prm is not None and not prime.reads_prm:
-        yield "nothing reads the section prm: choose variant=rloo or step_scorer, which have none, or prime/process=tokens"
-    if prm is None and prime.reads_prm:
-        reader = estimator if prime.outcome_reads_prm else f"prime.process.form={prime.process.form}"
-        yield f"{reader} reads the PRM, and there is none (variant={prime.variant}); choose variant=paper or another"
+    if prime.scores_steps and prime.outcome_reads_prm:
+        yield f"{estimator} reads the implicit PRM, which a step scorer stands in for"
     if prm is not None and prm.update_mode == "none" and prm.reference == "policy":
         if config.prm.model.path == config.actor_rollout_ref.model.path:
             yield f"prm.model.path={config.prm.model.path} is the policy itself; name a teacher there, or train it"
     if prime.gate is not None and outcome.coefficient == 0:
-        yield "prime.process.gate weighs process rewards against outcomes: set prime.outcome.coefficient above 0, or null"
+        yield "prime.process.gate weighs rewards by outcomes: set prime.outcome.coefficient above 0, or it to null"
     if outcome.of_verl:
         yield from _check_estimator_of_verl(outcome.estimator)
     if prime.needs_greedy and sampler.path and sampler.name:

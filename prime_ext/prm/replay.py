@@ -86,7 +86,7 @@ class PRMReplay:
         """
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay.batches=0"
+                f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay=0"
             )
         files = _files(folder)
         self._batches = {number: files[number] for number in sorted(files)[-self.n_batches :]}

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings
 from prime_ext.reward.node_actor import NodeActor
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
@@ -84,7 +84,7 @@ class NodeStepScorer:
     """The scorer in the Ray actor of a node or in this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
-        if scorer.kind == "local":
+        if not isinstance(scorer, ServerSettings):
             actor = scorer.actor
             if actor.cpu_threads is not None:
                 import torch
@@ -95,7 +95,7 @@ class NodeStepScorer:
                 scorer = replace(scorer, device="cpu")
         self._scorer = build_scorer(scorer, router_address)
         # A server forms batches itself.
-        local = scorer.kind == "local"
+        local = not isinstance(scorer, ServerSettings)
         self._batcher = MicroBatcher(self._scorer, WINDOW_SECONDS, BATCH_TOKENS) if local else None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
@@ -107,5 +107,5 @@ class NodeStepScorer:
 
 def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeActor:
     """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
-    options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": scorer.actor.num_gpus}
+    options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus}
     return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

@@ -116,7 +116,7 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
         )
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
-    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
+    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise RunError(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "

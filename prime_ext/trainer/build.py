@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
@@ -33,8 +32,10 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
     """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
-    model = section.model
+    model, checkpoint = section.model, section.checkpoint
     forward_only = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
+    if forward_only:
+        checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
     if frozen_path is not None:
         model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
     engine = omega_conf_to_dataclass(section.engine)
@@ -44,9 +45,8 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
     engine.infer_micro_batch_size_per_gpu = settings.infer_micro_batch_size_per_gpu
     engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
-    if forward_only:
-        return _worker(model, engine, None, CheckpointConfig(**WEIGHTS_ONLY))
-    return _worker(model, engine, omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(section.checkpoint))
+    optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
+    return _worker(model, engine, optimizer, checkpoint)
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:

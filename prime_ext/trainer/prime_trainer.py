@@ -20,7 +20,7 @@ from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
@@ -63,7 +63,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm_settings = PRMSettings.read_if_any(config)
+        self.prm_settings = PRMSettings.of(config) if prm_section(config) is not None else None
         self.gate: ReliabilityGate | None = None
         self._greedy: dict[str, float] = {}
         self._kl_coefficients: dict[str, float] = {}

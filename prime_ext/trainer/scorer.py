@@ -21,8 +21,8 @@ class Scored:
     """What a scorer says of rollouts; without a scorer only where their steps are.
 
     Attributes:
-        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (with ``prime.process.target=policy``), or the score of each step at
-            its last token; not normalized, 0 outside the mask.
+        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``), or the score of each
+            step at its last token; not normalized, 0 outside the mask.
         noise: standard deviation of the rounding noise of a reward.
         pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
         steps: those that are paid.

@@ -38,7 +38,7 @@ from prime_ext.train import metrics_of_another, preflight
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
-ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]
+ADDED = ["+pspo=pspo", "+step_scorer=local", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.
 CONFIGS = {
     "cpu": ("prime_trainer_cpu", ["variant=guarded"]),

@@ -74,18 +74,15 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
 
 
-REPLAY = {"batches": 2, "ratio": 1.0}
-BIAS = {"enable": True, "lr": 0.05, "init": None}
-
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epochs": 0}, "prm.epochs must be"),
-        ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
-        ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
-        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start"),
-        ({"bias": BIAS, "loss": "dpo", "update_mode": "after"}, "prm.bias.enable=true .* prm.loss=dpo"),
+        ({"replay": 2, "reference": "policy"}, "prm.replay=2 .* prm.reference "),
+        ({"replay": 2, "loss": "nca"}, "prm.replay=2 .* prm.loss=nca"),
+        ({"bias": 0.05}, "unknown key prm.bias; did you mean bias_lr"),
+        ({"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"}, "prm.bias_lr=0.05 .* prm.loss=dpo"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
@@ -287,5 +284,5 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
 
 
 def test_a_checkpoint_without_replay_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
+    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay=0"):
         replay(tmp_path).load(tmp_path / "checkpoint" / "prm_replay")

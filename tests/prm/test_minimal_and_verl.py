@@ -94,7 +94,7 @@ class OnRank:
     def __init__(self, method, settings, model_path, found, reference):
         self.settings, self.found, self.reference = settings, found, reference
         self.of_paper = method in ("paper", "guarded")
-        more = {"prm.bias.enable": not self.of_paper, "prm.trainable_layers": None if self.of_paper else 0.33}
+        more = {"prm.bias_lr": None if self.of_paper else 0.05, "prm.trainable_layers": None if self.of_paper else 0.33}
         self.prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=len(found) // 2)
 
     def score_and_update(self, rollouts):

@@ -247,7 +247,7 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
     # Steps are those of prime.steps.
-    told("2*3=6;6+1=7", "prime.steps.splitter=delimiters", 'prime.steps.delimiters=[";"]', scorer=scorer)
+    told("2*3=6;6+1=7", 'prime.steps={delimiters: [";"]}', scorer=scorer)
     assert scorer.asked[1][0].steps == ("2*3=6;", "6+1=7")
 
 
@@ -263,7 +263,7 @@ def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
 @pytest.mark.parametrize("layout", ["plain", "chat"])
 def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     path = str(save_llama(tmp_path, 3, classes=2))
-    words = ["step_scorer.architecture=token_classification", f"step_scorer.layout={layout}"]
+    words = ["step_scorer=token_classification", f"step_scorer.layout={layout}"]
     alone = ClassifierScorer(TokenClassifier(path, layout=layout))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)

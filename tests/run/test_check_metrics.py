@@ -67,7 +67,7 @@ def test_the_default_follows_the_configuration(tmp_path, monkeypatch):
     assert complete.reached == {"step": 592, "training/epoch": 2}
     assert complete.finite == ("actor/pg_loss", "actor/grad_norm", "prm/loss", "prm/grad_norm")
     assert checks("trainer.total_epochs=3").reached == {"training/epoch": 2}
-    assert checks("prm.update_mode=none").finite == ("actor/pg_loss", "actor/grad_norm")
+    assert checks("variant=paper", "prm=frozen").finite == ("actor/pg_loss", "actor/grad_norm")
     late = checks("trainer.total_training_steps=2", "trainer.critic_warmup=2", name="pspo_trainer")
     assert late.finite == ("critic/vf_loss", "critic/grad_norm")
 

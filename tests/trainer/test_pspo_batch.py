@@ -18,7 +18,7 @@ from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.trainer import pspo_trainer
 from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
 
-SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
+SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
 
@@ -175,10 +175,10 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
     infos = [{"n_steps": count} for count in counts]
     for _ in range(pspo_trainer.BATCHES_WITHOUT_STEPS - 1):
         trainer._check_steps(store, infos)
-    said = "0 of 2 responses have two steps with pspo.steps.splitter="
+    said = "0 of 2 responses have two steps with pspo.steps="
     assert caplog.text.count(said) == warned
     if "steps__splitter" in changes and warned:
-        assert "two with pspo.steps.splitter=auto in 1, pspo.steps.splitter=sentences in 1; or" in caplog.text
+        assert "two with pspo.steps=auto in 1, pspo.steps=sentences in 1; or" in caplog.text
     with pytest.raises(ScoringFailed, match=said) if ended else nullcontext():
         trainer._check_steps(store, infos)
 

@@ -177,7 +177,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     [
         (
             {},
-            "reports tool_rewards=None, and prime.turns.coefficient > 0 needs a list of numbers; use verl's tool_agent",
+            "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use verl's tool_agent",
         ),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
         ({"tool_rewards": []}, "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),
