@@ -2,17 +2,23 @@
 """Labelled responses: formats, groups, and one line about rows and settings that cannot work."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from tiny_prm import overrides, response_rows, write_jsonl
 
-from prime_ext.config.checks import defaults_of, read
+import prime_ext.config
+from prime_ext.config.checks import read
 from prime_ext.offline_prm.__main__ import main
 from prime_ext.offline_prm.data import read_data, step_labels
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.utils.rows import SourceError
 
-PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
+DEFAULTS = OmegaConf.to_container(
+    OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_common.yaml").prm
+)
+PRM = read(LossSettings, {**DEFAULTS, "reference_path": "r"}, "prm")
 
 
 QUESTION = {"role": "user", "content": "a"}

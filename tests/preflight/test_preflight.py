@@ -130,7 +130,7 @@ def problems_of(composed, files, monkeypatch):
             good["step_scorer.model_path"] = files["step_rm"]
         with open_dict(config):
             for key, value in {**good, **(changes or {})}.items():
-                OmegaConf.update(config, key, value, force_add=True)
+                OmegaConf.update(config, key, value, merge=False, force_add=True)
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
         problems = [*check_values(given, OmegaConf.to_container(config), *read_defaults(composed[name].copy()))]
@@ -177,20 +177,28 @@ def test_a_key_that_nothing_reads_is_refused_with_the_nearest_one(problems_of, k
     assert problems_of({key: 1}) == [f"nothing reads {key}=1{hint}"]
 
 
+def _composed(*words):
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose("prime_trainer_cpu", ["variant=guarded", *words])
+
+
+def _composed_process(*words):
+    return _composed(*words).prime.process
+
+
 # ---- values and combinations ----------------------------------------------------------------------------------------
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-STEPS = {"prime.process.granularity": "step"}
-SCORES = {**STEPS, "prime.process.step_score": "sigmoid"}
-MODE, SHAPE = "prime.process.accumulation.mode", "prime.process.shaping.name"
-CHAIN = {**SCORES, MODE: "geometric", SHAPE: "weibull"}
+STEPS = {"prime.process": _composed_process("prime/process=steps", "chain@prime.process=pspo_wrs")}
+MODE = "prime.process.accumulation.mode"
+CHAIN = {**STEPS, "prime.process.step_score": "sigmoid"}
 TOOL_FILE = f"{ROLLOUT}.multi_turn.tool_config_path"
 LOOP = {
     f"{ROLLOUT}.agent.default_agent_loop": "bounded_tool_agent",
     TOOL_FILE: str(Path(__file__).parents[2] / "recipes" / "agent" / "python_tool.yaml"),
 }
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
-DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
+DISTILLED = {"prime.process": _composed_process("prime/process=kl"), "prm.update_mode": "before"}
 FUSED = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
@@ -202,10 +210,10 @@ SEPARATE = {
     f"{ROLLOUT}.checkpoint_engine.backend": "tcp",
     "ray_kwargs.ray_init.num_gpus": 3,
 }
-SERVER = {"step_scorer.kind": "server"}
+SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer, "step_scorer.model_path": "step_rm"}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
 OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
-UNPRICED = {"pspo.accumulation.mode": "none", "pspo.shaping.name": "none"}
+UNPRICED = {"pspo.accumulation": None, "pspo.shaping": None}
 EIGHT, TWO = {"trainer.n_gpus_per_node": 8}, {"trainer.n_gpus_per_node": 2}
 FUNCTION = "reward.custom_reward_function.path"
 ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
@@ -278,12 +286,16 @@ REFUSED = [
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
     # rewards
     ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
-    ("cpu", {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}, "are both 0"),
+    ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),
     ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
-    ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
-    ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
+    ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
+    (
+        "cpu",
+        {"prime.turns": _composed("prime/turns=rewards").prime.turns},
+        "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
+    ),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
-    ("cpu", {"prime.process.reliability_gate": True, "prime.outcome.coefficient": 0.0}, "reliability_gate=true needs"),
+    ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
     ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
     # agent loops
@@ -292,7 +304,7 @@ REFUSED = [
     # the PRM
     ("cpu", {"prm.reference": "kl"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    ("cpu", {"prm.update_mode": "none", "prm.reference": "policy"}, "is the policy itself"),
+    ("cpu", {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"}, "is the policy itself"),
     # sizes and kernels
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
@@ -311,10 +323,9 @@ REFUSED = [
     # PSPO-WRS and step scorers
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
-    ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation.mode=none pays within"),
+    ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
     ("pspo_in_prime", {"pspo.judge": False}, None),
     ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
-    ("scored", {"prm.enable": True}, None),
     (
         "cpu",
         {"reward.reward_manager.name": "naive_with_step_scores"},

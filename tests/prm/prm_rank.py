@@ -115,7 +115,7 @@ class Prm:
         self.epochs = settings.epochs
         self.worker = ImplicitPRMWorker(
             prm_model(config.prm, settings, config.prm.reference_path if forward_only else None),
-            bias=bias,
+            bias_lr=settings.bias_lr,
             trainable_layers=settings.trainable_layers,
         )
         self.worker.reset()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, ReplaySettings, SettingsError
+from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.trainer.build import build_prm
@@ -72,7 +72,6 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
     assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == ["model", "optimizer"]
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
-
 
 
 @pytest.mark.parametrize(
@@ -193,8 +192,8 @@ def numbers_of(drawn):
     return [int(row["responses"][0]) // 1000 for row in drawn]
 
 
-def replay(folder, batches=3, ratio=1.0):
-    return PRMReplay(ReplaySettings(batches, ratio), folder / "prm_replay")
+def replay(folder, batches=3):
+    return PRMReplay(batches, folder / "prm_replay")
 
 
 def filled(folder, updates, **options):
@@ -227,10 +226,10 @@ def test_only_the_last_batches_are_remembered(tmp_path):
     assert files(tmp_path) == expected
 
 
-def test_the_ratio_says_how_many_and_nothing_is_drawn_before_the_first_update(tmp_path):
+def test_as_many_as_are_new_are_drawn_and_none_before_the_first_update(tmp_path):
     assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
-    for ratio, new, drawn in ((1.0, 5, 5), (0.5, 5, 2), (1.0, 50, 12)):
-        found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
+    for new, drawn in ((5, 5), (50, 12)):
+        found = numbers_of(filled(tmp_path, 3).draw(new))
         assert len(found) == len(set(found)) == drawn
 
 

@@ -37,13 +37,13 @@ OPTIMISER = {
 OF_PRM = OPTIMISER | {"prm.optim.lr": PRM_LR, "prm.optim.weight_decay": 0.0, "prm.optim.clip_grad": 10.0}
 OF_POLICY = OPTIMISER | {"prm.optim.lr": LR, "prm.optim.weight_decay": 0.01, "prm.optim.clip_grad": 1.0}
 GATE = 0.9
-DISTILLED = {"process__target": "policy", "process__form": "kl", "process__reliability_gate": True}
-DISTILLED |= {"anchor__kind": "ema", "anchor__fallback": True}
+DISTILLED = {"process__form": "kl", "process__gate": {"decay": 0.8, "start": 0.5}}
+DISTILLED |= {"anchor__fallback": True}
 # Methods of examples/minimal_prime.py, in the trainer's keys.
 VARIANTS = {
-    "rloo": {"process__coefficient": 0.0},
+    "rloo": {"process__form": "none"},
     "paper": {},
-    "guarded": {"process__reliability_gate": True},
+    "guarded": {"process__gate": {"decay": 0.8, "start": 0.5}},
     "distilled": DISTILLED,
 }
 
@@ -118,8 +118,8 @@ def on_verl(method, keys, model_path, found, batch):
     nobody = RolloutStore(KVBatchMeta())
     rollouts = of_trainer.Rollouts(nobody, [], mask_BT, reward_BT, batch.outcome_B, batch.group_B)
     # All models start from the same weights.
-    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process.coefficient else None
-    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gates else None, settings)
+    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process else None
+    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gate else None, settings)
     result = {"gate": step.metrics.get("prime/gate/value", 1.0 if scorer else 0.0), "advantages": step.advantage_BT}
     if scorer:
         result |= {"prm": scorer.prm.weights(), "bias": scorer.prm.worker.bias_value() or 0.0}

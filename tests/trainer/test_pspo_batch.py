@@ -157,9 +157,9 @@ TEXTS = ["One. Two. Three", "One step"]
 @pytest.mark.parametrize(
     ("changes", "counts", "warned", "ended"),
     [
-        ({"steps__splitter": "labels"}, [1, 1], True, True),
+        ({"steps": "labels"}, [1, 1], True, True),
         # Half of them have two steps; one step is paid like others; the answer is paid.
-        ({"steps__splitter": "labels"}, [2, 1], False, False),
+        ({"steps": "labels"}, [2, 1], False, False),
         ({"accumulation__single_step": "keep"}, [1, 1], False, False),
         ({"outcome_coefficient": 1.0}, [1, 1], True, False),
         ({**PER_STEP}, [1, 1], False, False),
@@ -177,7 +177,7 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
         trainer._check_steps(store, infos)
     said = "0 of 2 responses have two steps with pspo.steps="
     assert caplog.text.count(said) == warned
-    if "steps__splitter" in changes and warned:
+    if "steps" in changes and warned:
         assert "two with pspo.steps=auto in 1, pspo.steps=sentences in 1; or" in caplog.text
     with pytest.raises(ScoringFailed, match=said) if ended else nullcontext():
         trainer._check_steps(store, infos)
