@@ -70,7 +70,10 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
         if one["type"] == "missing":
             name, message = above, f"needs the key {last!r}"
         elif one["type"] == "unexpected_keyword_argument":
-            name, message = "unknown key", f"{key}{nearest(last, _keys(adapter.json_schema()))}"
+            known = _keys(adapter.json_schema())
+            # A union knows the keys of all its members.
+            hint = "; another choice of this section has it" if last in known else nearest(last, known)
+            name, message = "unknown key", f"{key}{hint}"
         elif one["loc"][-1:] == ("[key]",):
             name, message = above, f"has the key {one['input']!r}; a key {message}"
         else:

@@ -92,7 +92,7 @@ class StepScoresRewardManager(PromptRewardManager):
         self._scoring = StepScoring(steps, tokenizer, score)
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        steps = read(Steps, OmegaConf.select(config, "prime.steps"), "prime.steps")
+        steps = read(Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps")
         return steps, step_scorer_settings.scorer_of(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:

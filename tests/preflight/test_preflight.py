@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
@@ -129,7 +129,10 @@ def problems_of(composed, files, monkeypatch):
         if name.startswith(("pspo", "scored")):
             good["step_scorer.model_path"] = files["step_rm"]
         with open_dict(config):
-            for key, value in {**good, **(changes or {})}.items():
+            values = {**good, **(changes or {})}
+            # Whole sections first.
+            for key in sorted(values, key=lambda key: not isinstance(values[key], DictConfig)):
+                value = values[key]
                 OmegaConf.update(config, key, value, merge=False, force_add=True)
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
@@ -153,7 +156,7 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
     ("name", "key", "value"),
     [
         ("cpu", "prm.beta", "high"),
-        ("pspo", "step_scorer.kind", "clown"),
+        ("pspo", "step_scorer.dtype", 5),
     ],
 )
 def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
@@ -189,6 +192,7 @@ def _composed_process(*words):
 # ---- values and combinations ----------------------------------------------------------------------------------------
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+TURN_REWARDS = _composed("prime/turns=rewards").prime.turns
 STEPS = {"prime.process": _composed_process("prime/process=steps", "chain@prime.process=pspo_wrs")}
 MODE = "prime.process.accumulation.mode"
 CHAIN = {**STEPS, "prime.process.step_score": "sigmoid"}
@@ -210,7 +214,7 @@ SEPARATE = {
     f"{ROLLOUT}.checkpoint_engine.backend": "tcp",
     "ray_kwargs.ray_init.num_gpus": 3,
 }
-SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer, "step_scorer.model_path": "step_rm"}
+SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
 OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
 UNPRICED = {"pspo.accumulation": None, "pspo.shaping": None}
@@ -291,7 +295,7 @@ REFUSED = [
     ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
     (
         "cpu",
-        {"prime.turns": _composed("prime/turns=rewards").prime.turns},
+        {"prime.turns": TURN_REWARDS},
         "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
     ),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
@@ -583,11 +587,10 @@ SAID = {
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
     "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
-    "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
+    "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (reward_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
-    "shapes": (reward_settings.SHAPES, shaping.SHAPES),
-    "shapes of the score": (reward_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
+    "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),
+    "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
     "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
     "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
     "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),

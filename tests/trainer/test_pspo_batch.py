@@ -57,7 +57,7 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 # ---- rewards at tokens ----------------------------------------------------------------------------------------------
 
 
-PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
+PER_STEP = {"accumulation": None, "shaping": None}
 ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
 OWN = [1, 1, 1, 1]
 

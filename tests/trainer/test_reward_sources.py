@@ -137,6 +137,10 @@ def options_of(outcome, **changes):
 @pytest.mark.parametrize(("coefficient", "discount", "whitening"), [(1.0, 0.5, False), (0.0, 1.0, True)])
 def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discount, whitening):
     plain = {"process__estimator": "reinforce", "process__normalization": "none", "whitening": whitening}
+    if not coefficient:
+        case = loaded(queue, process__form="none", whitening=whitening)
+        assert torch.equal(case.paid(None).step().advantage_BT, case.step().advantage_BT)
+        return
     case = loaded(
         queue,
         process__coefficient=coefficient,
@@ -145,14 +149,16 @@ def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discoun
         **plain,
     )
     advantage_BT, reward_BT = case.step().advantage_BT, case.scored.reward_BT
-    if coefficient:
-        torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
-    else:
-        assert torch.equal(case.paid(None).step().advantage_BT, advantage_BT)
+    torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
-    both = {"outcome__coefficient": 2.0, "process__coefficient": 0.5, "process__estimator": "gae"}
+    both = {
+        "process__form": "tokens",
+        "outcome__coefficient": 2.0,
+        "process__coefficient": 0.5,
+        "process__estimator": "gae",
+    }
     case = loaded(queue, **options_of("gae", **both))
     result, mask_BT, outcome_B = case.step(0.5), case.rollouts.mask_BT, case.rollouts.reward_BT.sum(-1)
     normalizer = result.metrics["prime/process/normalizer"] + 1e-6

@@ -136,8 +136,8 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
 
 @pytest.mark.parametrize("credit", CREDITS)
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
-    changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
-    case = loaded(*stored(monkeypatch, MASKS), settings(**changes))
+    changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
+    case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))
     source = case.sources().by_name["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
@@ -162,7 +162,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
     alone = loaded(
         *stored(monkeypatch, MASKS, rewards=REWARDS),
-        settings(**{key: value for key, value in PAYS.items() if not key.startswith("turns")}),
+        settings(process__form="none", whitening=False),
     )
     more_BT = result.advantage_BT - alone.step().advantage_BT
     # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
