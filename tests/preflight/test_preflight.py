@@ -168,7 +168,6 @@ UNREAD = [
     ("trainer.sav_freq", "; did you mean trainer.save_freq?"),
     ("total_epochs", "; did you mean trainer.total_epochs?"),
     ("prm.bta", "; did you mean prm.beta?"),
-    ("prime.filter.uper", "; did you mean prime.filter.upper?"),
     ("actor_rollout_ref.actor.optim.lrr", "; did you mean actor_rollout_ref.actor.optim.lr?"),
     ("reward.custom_reward_function.arguments", "; there is name, path"),
     ("trial", ""),
