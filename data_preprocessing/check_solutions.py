@@ -16,13 +16,13 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.problems import Problem, batched
+from data_preprocessing.problems import Problem
 from data_preprocessing.report import replace_half_characters
 from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show_progress
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.rows import SourceError, batched
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Limits, Sandbox, SandboxUnavailable
+from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
 from prime_ext.verifiers.verdict import Outcome
 
 FAILED, UNJUDGED, NONE = "solutions_fail", "unjudged", "no_solutions"

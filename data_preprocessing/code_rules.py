@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.math_rules import MAX_CHARACTERS
-from data_preprocessing.stages import LISTED, Changed, Removal, Result, Rule, RuleStage, Stage, search
+from data_preprocessing.math_rules import TOO_LONG
+from data_preprocessing.stages import Changed, Removal, Result, Rule, RuleStage, Stage, search
+from prime_ext.tasks.value_types import LISTED
 
 # Codeforces shows long tests cut, with an ellipsis at the end; short ones may end with one of their own.
 _CUT_FROM = 200
@@ -54,10 +55,7 @@ def _contradiction(problem: CodeProblem, text: str) -> str | None:
 
 
 CODE_RULES = {
-    "long_statement": Rule(
-        f"a problem of more than {MAX_CHARACTERS:,} characters",
-        lambda row, text: f"{len(text)} characters" if len(text) > MAX_CHARACTERS else None,
-    ),
+    "long_statement": TOO_LONG,
     "image": Rule(
         "shows or mentions a picture",
         lambda row, text: _marked(row, "picture", "picture_num") or search(_IMAGE, text),

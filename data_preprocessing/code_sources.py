@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_preprocessing.problems import Numbered, Problem, Source
-from prime_ext.tasks.cells import cell, is_whole, text_of_cell
+from prime_ext.tasks.cells import cell, text_of_cell
+from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
 from prime_ext.verifiers.code.problems import MalformedTests, PairProblem, parse_test_cases
@@ -184,7 +185,6 @@ CODE_SOURCES = (
         "APPS, problems of programming contests and interviews",
         CodeProblem,
         apps_row,
-        "apps",
         hub="codeparrot/apps",
         # Its own loading is a script, which the datasets library no longer runs.
         hub_files={"train": "train.jsonl", "test": "test.jsonl"},
@@ -196,7 +196,6 @@ CODE_SOURCES = (
         "CodeContests, the training data of AlphaCode",
         CodeProblem,
         code_contests_row,
-        "codecontests",
         hub="deepmind/code_contests",
         hub_splits={"train": "train", "validation": "valid", "test": "test"},
         local={"train": "codecontests/train.jsonl"},
@@ -207,7 +206,6 @@ CODE_SOURCES = (
         "TACO, problems of APPS, CodeContests and further sites",
         CodeProblem,
         apps_row,
-        "taco",
         hub="BAAI/TACO",
         hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
         local={"train": "taco/train.jsonl"},
@@ -217,7 +215,6 @@ CODE_SOURCES = (
         "Codeforces, from a set of submissions in Python",
         CodeProblem,
         codeforces_row,
-        "codeforces",
         hub="MatrixStudio/Codeforces-Python-Submissions",
         local={"train": "codeforces/train.jsonl"},
         joined=one_row_per_problem,

@@ -10,7 +10,6 @@ from typing import Any
 
 from prime_ext.generate.backend import BackendError
 from prime_ext.tasks.task import SPLITS
-from prime_ext.tasks.task_file import TaskError
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
 from prime_ext.verifiers.sources import UnknownSource
@@ -45,12 +44,10 @@ def unfinished(folder: Path) -> Iterator[Path]:
     hidden.mkdir(parents=True)
     try:
         yield hidden
-    except BaseException:
+        for path in sorted(hidden.iterdir()):
+            path.replace(folder / path.name)
+    finally:
         shutil.rmtree(hidden, ignore_errors=True)
-        raise
-    for path in sorted(hidden.iterdir()):
-        path.replace(folder / path.name)
-    hidden.rmdir()
 
 
 def positive(word: str) -> int:
@@ -63,7 +60,7 @@ def positive(word: str) -> int:
 def program(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorate the main of a program: errors become one line and exit code 2, Ctrl-C 130."""
     kept = "interrupted; finished answers and verdicts are kept"
-    return command(name, SourceError, BackendError, UnknownSource, TaskError, OSError, interrupted=kept)
+    return command(name, SourceError, BackendError, UnknownSource, OSError, interrupted=kept)
 
 
 def print_sources(report: Mapping[str, Any]) -> None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field
 
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
-from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, Share, SimilarityIndex
-from prime_ext.tasks.task_file import TaskError, load_task, task_names
-from prime_ext.tasks.task_rows import NoData, load_problems
+from data_preprocessing.stages import Removal, Result, Run, Stage
+from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
+from prime_ext.tasks.task_file import load_task, task_names
+from prime_ext.tasks.task_rows import load_problems
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import SourceError
 
 # A row to compare with: its task, its number there, its texts.
@@ -31,16 +32,13 @@ def _known(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Decontaminate(Stage):
+class Decontaminate(Settings, Stage):
     """The options; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be there."""
 
     tasks: Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], LISTED] = (ALL,)
     data: str = ""
     own_splits: bool = True
     levels: Annotated[tuple[Level, ...], LISTED, Field(min_length=1)] = LEVELS[:-1]
-    threshold: Share = 0.8
-    ngram: PositiveInt = 8
-    ngram_share: Share = 0.7
 
     name, title = "decontaminate", "training problems that give away a test problem"
 
@@ -58,7 +56,7 @@ class Decontaminate(Stage):
         counts = Counter(task for task, _, _ in tests)
         compared = ", ".join(f"{name} ({n:,})" for name, n in counts.items()) or "nothing"
         run.compared += [f"compared with {compared}", *missing]
-        index = SimilarityIndex(Settings(self.threshold, ngram=self.ngram, ngram_share=self.ngram_share))
+        index = SimilarityIndex(self)
         for _, _, texts in tests:
             index.add(*texts)
         for row in rows:
@@ -73,7 +71,7 @@ class Decontaminate(Stage):
             try:
                 task = load_task(name)
                 problems = load_problems(task, data)
-            except (NoData, TaskError) as error:
+            except SourceError as error:
                 if name in self.tasks:
                     raise SourceError(f"decontaminate.tasks: {error}") from error
                 # Neither the name of the task nor the place of the data, which is the machine's.

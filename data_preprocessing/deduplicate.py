@@ -18,23 +18,23 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import LISTED, Removal, Result, Run, Stage
+from data_preprocessing.stages import Removal, Result, Run, Stage
 from data_preprocessing.text_similarity import (
     BANDS,
     LEAST_NGRAMS,
     Settings,
-    Share,
     jaccard,
     shingles,
     signature,
     word_ngrams,
     wording,
 )
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.verifiers.math.normalize import normalize
 
 TwinLevel = Literal["exact", "near", "ngrams"]
@@ -58,7 +58,7 @@ def _key(data: bytes, space: bytes) -> int:
 
 def sketch(text: str, settings: Settings) -> np.ndarray:
     """Return the keys of a text, uint64: one of its wording, one per band, 16 of n-grams (0 where there are fewer)."""
-    values = signature(shingles(text, settings.mask_numbers)).hashvalues.reshape(BANDS, -1)
+    values = signature(shingles(text, mask_numbers=False)).hashvalues.reshape(BANDS, -1)
     bands = [_key(band.tobytes(), b"band %d" % number) for number, band in enumerate(values)]
     ngrams = word_ngrams(text, settings.ngram)
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
@@ -89,7 +89,7 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
     if "exact" in levels and wording(new.text) == wording(old.text):
         return "exact", 1.0
     if "near" in levels:
-        similarity = jaccard(shingles(new.text, settings.mask_numbers), shingles(old.text, settings.mask_numbers))
+        similarity = jaccard(*(shingles(row.text, mask_numbers=False) for row in (new, old)))
         if similarity >= settings.threshold:
             return "near", similarity
     if "ngrams" in levels:
@@ -141,7 +141,7 @@ def find_twins(
 
 
 @dataclass(frozen=True)
-class Deduplicate(Stage):
+class Deduplicate(Settings, Stage):
     """The options; ``settings/gsm8k_math.yaml`` says what they mean.
 
     With ``same_answer``, twins of math problems must have the same answer, since another number or sign makes another
@@ -149,11 +149,7 @@ class Deduplicate(Stage):
     """
 
     levels: Annotated[tuple[TwinLevel, ...], LISTED, Field(min_length=1)] = TWIN_LEVELS
-    threshold: Share = 0.8
-    ngram: PositiveInt = 8
-    ngram_share: Share = 0.7
     same_answer: bool = True
-    mask_numbers: bool = False
 
     name, title = "deduplicate", "duplicates among training problems; the first one stays"
 
@@ -165,14 +161,11 @@ class Deduplicate(Stage):
         }
 
     def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
-        settings = Settings(
-            self.threshold, ngram=self.ngram, ngram_share=self.ngram_share, mask_numbers=self.mask_numbers
-        )
         # All keys come before the first comparison.
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
-        keys = [sketch(row.problem, settings) for row in training]
-        twins = find_twins(map(self._compared, training), np.array(keys), settings, self.levels) if keys else iter(())
+        keys = [sketch(row.problem, self) for row in training]
+        twins = find_twins(map(self._compared, training), np.array(keys), self, self.levels) if keys else iter(())
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)

@@ -26,7 +26,7 @@ from data_preprocessing.grading import Judge, Judges
 from data_preprocessing.report import replace_half_characters
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import LineFile, lock_folder
+from prime_ext.utils.run_store import LineFile, RunLock
 
 Messages = Sequence[Mapping[str, str]]
 FIELDS = ("key", "text", "tokens", "prompt_tokens", "finish")
@@ -37,7 +37,7 @@ def open_answers(path: Path) -> Iterator[LineFile]:
     """Open a file of finished answers, one process at a time. RunError: it holds something else."""
     store = LineFile(path, lambda row: row["key"], FIELDS)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_folder(path.parent, "give another --answers"), store:
+    with RunLock(path.parent), store:
         yield store
 
 

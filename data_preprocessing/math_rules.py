@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from data_preprocessing.grading import ungradable
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.stages import AROUND, LISTED, Rule, RuleStage, search, show_around
+from data_preprocessing.stages import AROUND, Rule, RuleStage, search, show_around
+from prime_ext.tasks.value_types import LISTED
 
 MAX_CHARACTERS = 20_000
 
@@ -92,11 +93,12 @@ def _broken(problem: MathProblem, text: str) -> str | None:
     return None
 
 
+TOO_LONG = Rule(
+    f"a problem of more than {MAX_CHARACTERS:,} characters",
+    lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
+)
 MATH_RULES = {
-    "giant": Rule(
-        f"a problem of more than {MAX_CHARACTERS:,} characters",
-        lambda row, text: f"{len(row.problem)} characters" if len(row.problem) > MAX_CHARACTERS else None,
-    ),
+    "giant": TOO_LONG,
     "figure": Rule(
         "refers to a figure, or to a diagram or picture of which there is no code",
         _figure,

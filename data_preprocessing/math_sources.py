@@ -57,10 +57,8 @@ def _cell(row: Mapping[str, Any], *columns: str) -> str:
 
 def _optional(row: Mapping[str, Any], *columns: str) -> str:
     """A column that may be missing or empty."""
-    name = next((name for name in columns if row.get(name) not in (None, "")), None)
-    if name is None or (isinstance(row[name], str) and not row[name].strip()):
-        return ""
-    return text_of_cell(row[name], name)
+    name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
+    return "" if name is None else text_of_cell(row[name], name)
 
 
 MATH_SOURCES = (
@@ -69,8 +67,8 @@ MATH_SOURCES = (
         "GSM8K, grade-school word problems",
         MathProblem,
         gsm8k_row,
-        "openai/gsm8k",
         hub="openai/gsm8k",
+        data_source="openai/gsm8k",
         config="main",
         local={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
     ),
@@ -79,8 +77,8 @@ MATH_SOURCES = (
         "MATH, competition problems",
         MathProblem,
         solved_row,
-        "DigitalLearningGmbH/MATH-lighteval",
         hub="DigitalLearningGmbH/MATH-lighteval",
+        data_source="DigitalLearningGmbH/MATH-lighteval",
         local={"train": "math/train.jsonl"},
         id_column="unique_id",
     ),
@@ -89,8 +87,8 @@ MATH_SOURCES = (
         "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
         MathProblem,
         solved_row,
-        "numina_{source}",
         hub="AI-MO/NuminaMath-CoT",
+        data_source="numina_{source}",
         local={"train": "numina/train.jsonl"},
         id_column="id",
     ),

@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from data_preprocessing.command import build_parser, positive, print_sources, unfinished
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
-from data_preprocessing.problems import batched, parse_rows
+from data_preprocessing.problems import parse_rows
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Removal, show_progress
 from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
-from prime_ext.tasks.rl_rows import RowWriter, row_faults
-from prime_ext.utils.rows import BadRow, SourceError
+from prime_ext.tasks.rl_rows import row_faults, write_rows
+from prime_ext.utils.rows import BadRow, SourceError, batched
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
@@ -102,11 +102,9 @@ def run_stage(
     with unfinished(options.output_dir) as hidden:
         tally = Tally([title])
         for path, output in outputs.items():
-            with RowWriter(hidden / output.name, schema(path)) as writer:
-                for chunk in batched(show_progress(parse_rows(path, parse), title), CHUNK_ROWS):
-                    for row in _work_on_chunk(work, path, chunk, tally, title):
-                        writer.write(row)
-            written[output.name] = writer.rows
+            chunks = batched(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
+            rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
+            written[output.name] = write_rows(hidden / output.name, schema(path), rows)
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
         report = {
             "title": title,

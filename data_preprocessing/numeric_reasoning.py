@@ -17,7 +17,6 @@ import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from data_preprocessing.command import build_parser, named_files, program, unfin
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
 from prime_ext.step_rm.question_split import split_of
-from prime_ext.tasks.rl_rows import OUTPUTS, RowWriter, refuse_leftovers, rl_row, rl_schema
+from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
+from prime_ext.tasks.task_rows import source_files
 from prime_ext.utils.files import write_json
-from prime_ext.utils.rows import BadRow, SourceError, hub_file
+from prime_ext.utils.rows import BadRow, SourceError
 
 TASKS = ("awpnli", "newsnli", "redditnli", "rte_quant", "stresstest", "qqa")
 SCHEMA = rl_schema(
@@ -61,17 +61,13 @@ class Place:
     problem: Problem
 
 
-def source_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
+def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:
     """Return the files of a task by split: those that are given, else those below ``data_dir``, else the hub's."""
-    source = task.source
-    if given:
-        return dict(given)
-    if data_dir is not None and source.local:
-        return {split: data_dir / name for split, (name,) in source.local.items()}
-    if data_dir is not None or not source.files:
+    splits = task.source.places(local=data_dir is not None)
+    if not given and not splits:
         lacks = "is not on the hub" if data_dir is None else "names no local file"
         raise SourceError(f"{task.name} {lacks}; give --input {task.name}=FILE")
-    return {split: hub_file(source.hub, name, source.revision or None) for split, (name,) in source.files.items()}
+    return dict(given) or {split: path for split in splits for path in source_files(task, data_dir, split)}
 
 
 def read_places(task: Task, files: Mapping[str, Path], counts: dict[str, Any]) -> Iterator[Place]:
@@ -165,7 +161,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     places: list[Place] = []
     for name, task in tasks.items():
-        places += read_places(task, source_files(task, files.get(name, {}), options.data_dir), counts[name])
+        places += read_places(task, find_files(task, files.get(name, {}), options.data_dir), counts[name])
     places = drop_duplicates(places, counts)
     if not places:
         raise SourceError("nothing is left: all rows are contradictory duplicates")
@@ -187,12 +183,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
-    with unfinished(options.output_dir) as hidden, ExitStack() as stack:
+    with unfinished(options.output_dir) as hidden:
         write_json(hidden / "report.json", report)
-        writers = {name: stack.enter_context(RowWriter(hidden / f"{name}.parquet", SCHEMA)) for name in names}
-        for place, group, name in rows:
-            extra = {"split": name, "index": writers[name].rows, "group": group}
-            writers[name].write(choice_row(place, options.prompt, extra))
+        for name in names:
+            of_output = enumerate((place, group) for place, group, output in rows if output == name)
+            made = (
+                choice_row(place, options.prompt, {"split": name, "index": index, "group": group})
+                for index, (place, group) in of_output
+            )
+            write_rows(hidden / f"{name}.parquet", SCHEMA, made)
     return report
 
 

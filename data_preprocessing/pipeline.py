@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import GetPydanticSchema, PositiveInt, TypeAdapter, WrapValidator
+from pydantic import GetPydanticSchema, PositiveInt, WrapValidator
 
 from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
@@ -46,12 +46,12 @@ from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
 from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
 from data_preprocessing.report import BAD, Tally
-from data_preprocessing.stages import LISTED, Changed, Removal, Run, Stage, show_progress
+from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progress
+from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.step_rm.question_split import split_of
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
-from prime_ext.tasks.cells import RowError
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
+from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import BadRow, SourceError
 
 SOURCES: dict[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
@@ -89,7 +89,7 @@ class PipelineSettings:
     ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first stays.
     """
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
 
     sources: Annotated[Mapping[str, SourceSettings], _AS_SOURCES, _IN_ORDER]
     stages: Annotated[Mapping[str, Stage], _AS_STAGES, _IN_ORDER] = field(default_factory=dict)
@@ -114,8 +114,8 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
     if isinstance(content, dict):
         content = {key: value for key, value in content.items() if value is not None}
     try:
-        settings = checked(TypeAdapter(PipelineSettings), content)
-    except Wrong as error:
+        settings = read(PipelineSettings, content, "")
+    except SettingsError as error:
         raise SourceError(f"{path.name}: {error}") from error
     if not settings.sources:
         raise SourceError(f"{path.name}: sources needs some of {', '.join(SOURCES)}")
@@ -193,7 +193,7 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
     for given, index, number, row in numbered_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
-        except (BadRow, RowError) as error:
+        except BadRow as error:
             tally.read[given.split, given.source.name] += 1
             shown = {} if isinstance(row, BadRow) else {"problem": str(dict(row)), "answer": ""}
             removal = Removal(BAD, str(error))

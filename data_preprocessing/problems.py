@@ -2,14 +2,13 @@
 """Problems of all kinds, and their sources: a set on the hub or in local files, its splits and rows."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.cells import RowError, cell, held, text_of_cell
+from prime_ext.tasks.cells import cell, held, text_of_cell
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
@@ -61,7 +60,7 @@ class Source:
     Attributes:
         kind: class of its problems.
         parse: turns a row into the fields of that class without data source, split and index.
-        data_source: of its rows; ``{source}`` stands for the column of that name.
+        data_source: of its rows, if not ``name``; ``{source}`` stands for the column of that name.
         hub, config, hub_splits: of the Hugging Face hub.
         hub_files: files on the hub by split, for sets whose own loading needs a script.
         local: file below a data folder by split.
@@ -73,8 +72,8 @@ class Source:
     title: str
     kind: type
     parse: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    data_source: str
     hub: str
+    data_source: str = ""
     config: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=lambda: TRAIN_TEST)
     hub_files: Mapping[str, str] = field(default_factory=dict)
@@ -83,10 +82,10 @@ class Source:
     joined: Callable[[Numbered], Numbered] | None = None
 
     def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
-        """Turn a row into a problem. Raises BadRow or RowError."""
+        """Turn a row into a problem. Raises BadRow."""
         if isinstance(raw, BadRow):
             raise raw
-        fields, name = self.parse(raw), self.data_source
+        fields, name = self.parse(raw), self.data_source or self.name
         if "{source}" in name:
             if "source" not in raw:
                 raise BadRow(f"no column source; {held(raw)}; --source NAME stands for it")
@@ -171,12 +170,5 @@ def parse_rows(path: Path, parse: Callable[[Mapping[str, Any], Path, int], T]) -
     for number, raw in read_source(path):
         try:
             yield number, raw if isinstance(raw, BadRow) else parse(raw, path, number)
-        except (BadRow, RowError) as error:
+        except BadRow as error:
             yield number, BadRow(str(error))
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -21,7 +21,7 @@ from typing import Any
 from data_preprocessing import validate
 from data_preprocessing.command import build_parser, positive, program, unfinished
 from prime_ext.tasks.reasoning_gym import PREFIX, generate, read_task
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter, refuse_leftovers, rl_row
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.rows import SourceError
 
@@ -91,9 +91,9 @@ def run(options: Any) -> list[Path]:
     with unfinished(options.output_dir) as hidden:
         for split, made in rows.items():
             random.Random(options.seed).shuffle(made)
-            with RowWriter(hidden / f"{split}.parquet", MATH_SCHEMA) as writer:
-                for index, row in enumerate(made):
-                    writer.write({**row, "extra_info": {**row["extra_info"], "index": index}})
+            for index, row in enumerate(made):
+                row["extra_info"]["index"] = index
+            write_rows(hidden / f"{split}.parquet", MATH_SCHEMA, made)
     return [options.output_dir / f"{split}.parquet" for split in ("train", "test")]
 
 

@@ -49,8 +49,8 @@ from data_preprocessing.sft_forms import (
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, SUFFIXES, SYSTEM_PROMPT, read_system_prompt
-from prime_ext.tasks.cells import RowError, is_whole
 from prime_ext.tasks.rl_rows import rl_row
+from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import UnknownSource, source_of
@@ -122,7 +122,7 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
         else:
             # Whatever the column of the problem is called.
             gold = solved_row({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})["answer"]
-    except (BadRow, RowError):
+    except BadRow:
         return None
     return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
 

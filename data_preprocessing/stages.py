@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
-from pydantic import BeforeValidator
 from tqdm import tqdm
 
 from data_preprocessing.problems import Problem
 
-# Of options that are lists: one text stands for a list of one.
-LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 # Characters shown on each side of what a rule sees.
 AROUND = 30
 Item = TypeVar("Item")
@@ -96,23 +93,22 @@ class Stage:
 class Rule:
     """A rule: what it removes, and a function that returns what it sees in a problem and its text, or None.
 
-    With ``hints`` it applies only where one of these is in the text in lower case.
+    With ``hints`` it applies only where one of these is in the text in lower case, which is quicker to find.
     """
 
     meaning: str
     find: Callable[[Any, str], str | None]
-    hints: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ("",)
 
 
 def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: Problem, text: str) -> Removal | None:
     """Apply the named rules in the order of the table. Returns what the first that sees something says."""
     lowered = text.lower()
     for name, rule in table.items():
-        if name not in names or (rule.hints and not any(hint in lowered for hint in rule.hints)):
-            continue
-        evidence = rule.find(problem, text)
-        if evidence is not None:
-            return Removal(name, evidence)
+        if name in names and any(hint in lowered for hint in rule.hints):
+            evidence = rule.find(problem, text)
+            if evidence is not None:
+                return Removal(name, evidence)
     return None
 
 

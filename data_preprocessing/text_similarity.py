@@ -17,7 +17,7 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 from datasketch import MinHash, MinHashLSH
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -50,19 +50,17 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Settings:
-    """What counts as a near-duplicate.
+    """What counts as a near-duplicate; the keys of the stages that look for some.
 
     Attributes:
         threshold: Jaccard similarity of the character n-grams of two normal forms from which they are one text.
         ngram: words of a word n-gram.
         ngram_share: share of a text's word n-grams that another one must have.
-        mask_numbers: whether numbers count in a normal form (:func:`~prime_ext.step_rm.question_split.normal_form`).
     """
 
-    threshold: float = 0.8
-    ngram: int = 8
-    ngram_share: float = 0.7
-    mask_numbers: bool = True
+    threshold: Share = 0.8
+    ngram: PositiveInt = 8
+    ngram_share: Share = 0.7
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +163,7 @@ class SimilarityIndex:
 
     def _forms(self, texts: Sequence[str]) -> list[Entry]:
         joined = "\n".join(texts)
-        parts = [normal_form(text, self.settings.mask_numbers) for text in texts]
+        parts = [normal_form(text, True) for text in texts]
         # Short ones ("4 in all") name nothing.
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
         named = {"exact": joined, "normalised": wording(joined), "numbers": normal_form(joined, True)}
@@ -173,7 +171,7 @@ class SimilarityIndex:
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
         joined = "\n".join(texts)
-        return shingles(joined, self.settings.mask_numbers), word_ngrams(joined, self.settings.ngram)
+        return shingles(joined, mask_numbers=True), word_ngrams(joined, self.settings.ngram)
 
 
 def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -22,14 +22,13 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
 from data_preprocessing.command import build_parser, program
 from data_preprocessing.grading import Judges
 from data_preprocessing.stages import show_progress
-from prime_ext.tasks.cells import is_whole
-from prime_ext.tasks.checked import Text
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
+from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
 from prime_ext.utils.rows import SourceError, whole_rows
 from prime_ext.verifiers.sources import register_source
@@ -40,49 +39,34 @@ MAX_LISTED = 20
 NO_SPLIT = "dummy"
 
 
-def _refuse_half_characters(text: str) -> str:
-    if not is_whole(text):
-        raise ValueError("must not have half a character (a lone surrogate)")
-    return text
-
-
 def _end_with_user(messages: list["Message"]) -> list["Message"]:
     if messages[-1].role != "user":
         raise ValueError("must end with a message of the user")
     return messages
 
 
-def _number_or_text(value: Any) -> Any:
-    if not isinstance(value, int | str):
-        raise ValueError("must be a whole number or a text")
-    return value
-
-
-WholeText = Annotated[Text, AfterValidator(_refuse_half_characters)]
-
-
 class Message(BaseModel):
     role: Literal["system", "user", "assistant"]
-    content: WholeText
+    content: Text
 
 
 class RewardModel(BaseModel):
     # DAPO-Math-17k has "rule-lighteval/MATH_v2".
     style: Annotated[str, Field(pattern="^rule")]
-    ground_truth: WholeText
+    ground_truth: Text
 
 
 class ExtraInfo(BaseModel):
     split: str | None = None
-    index: Annotated[Any, AfterValidator(_number_or_text)]
+    index: StrictInt | StrictStr
 
 
 class RLRow(BaseModel):
     """A row of verl's schema; it may have further columns."""
 
-    data_source: WholeText
+    data_source: Text
     prompt: Annotated[list[Message], Field(min_length=1), AfterValidator(_end_with_user)]
-    ability: WholeText
+    ability: Text
     reward_model: RewardModel
     extra_info: ExtraInfo
 

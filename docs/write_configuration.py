@@ -7,9 +7,7 @@ python docs/write_configuration.py
 import re
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
-from prime_ext.config.compose import compose_config
+from prime_ext.config import variant
 from prime_ext.utils.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,21 +16,32 @@ CONFIG = ROOT / "prime_ext" / "config"
 # File, and the section of a run's configuration that it becomes.
 SECTIONS = {
     "prime/prime.yaml": "prime",
-    "chain/plain.yaml": "prime.process",
+    **{f"prime/process/{name}.yaml": "prime.process" for name in ("kl", "tokens", "steps", "step_scorer")},
+    "prime/anchor/ema.yaml": "prime.anchor",
+    "prime/turns/rewards.yaml": "prime.turns",
+    "chain/pspo_wrs.yaml": "prime.process",
+    "chain/cn_ppo.yaml": "prime.process",
+    "prm/frozen.yaml": "prm",
     "prm/implicit_prm.yaml": "prm",
     "pspo/pspo.yaml": "pspo",
-    "step_scorer/step_scorer.yaml": "step_scorer",
+    **{f"step_scorer/{name}.yaml": "step_scorer" for name in ("local", "token_classification", "server")},
     "offline_prm_common.yaml": "",
     "step_rm.yaml": "",
 }
 TITLES = {"offline_prm_common.yaml": "Offline implicit PRMs", "step_rm.yaml": "Step reward models"}
 HEAD = """# Configuration reference
 
-Keys that prime_ext adds to verl's, with the defaults of a run, written from the comments of the YAML files in
+Keys that prime_ext adds to verl's, written from the comments of the YAML files in
 [`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
-keep their meaning. `variant=distilled` (the default), `guarded`, `paper` and others set several of them at once:
-[`config/variant`](../../prime_ext/config/variant).
+keep their meaning. Sections are chosen whole, with the keys that the choice reads: `variant=paper`, `prime/process=steps`,
+`prime/anchor=ema`, `prime/turns=rewards`, `prm=frozen`, `chain@pspo=cn_ppo`, `step_scorer=server`.
+
+## Variants
+
+What each variant runs with; a dash: the key is not there. `python -m prime_ext.train --cfg=job variant=paper` prints all.
+
 """
+OTHERS = ("step_scorer", "on_policy_distillation")
 _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
 
@@ -60,18 +69,30 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
     return found
 
 
+def write_variants() -> str:
+    """Return a table: the keys that define variants, a column for each of them."""
+    keys = {name: variant.keys_of(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
+    names = dict.fromkeys(key for values in keys.values() for key in values if key != "prime.variant")
+    rows = [["key", *(f"`{name}`" for name in keys)], ["---"] * (len(keys) + 1)]
+    for name in names:
+        rows.append([f"`{name}`", *(_shown(values[name]) if name in values else "-" for values in keys.values())])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value).lower()
+
+
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
-    of_variant = compose_config("prime_trainer", [])
+    parts, described = [HEAD, write_variants()], set()
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
         for key, value, comment in keys_of((CONFIG / name).read_text(encoding="utf-8"), section):
-            default = f" = `{value}`" if value else ""
-            chosen = OmegaConf.select(of_variant, key) if section.startswith(("prime", "prm")) else None
-            if value and "${" not in value and chosen is not None and chosen != OmegaConf.create(f"v: {value}").v:
-                default = f" = `{str(chosen).lower()}` by `variant=distilled`, else `{value}`"
-            parts.append(f"- **`{key}`**{default}: {comment}\n")
+            # Of keys that several choices have the first one says what they are.
+            if (key, value) not in described or not section:
+                parts.append(f"- **`{key}`**{f' = `{value}`' if value else ''}: {comment}\n")
+            described.add((key, value))
     return "".join(parts)
 
 

@@ -18,8 +18,7 @@ from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
 from prime_ext.utils.files import numbered_lines, write_json
-from prime_ext.utils.rows import SourceError
-from prime_ext.utils.run_store import LineFile, Row, RunError, command, lock_folder, parse_object
+from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
 
 
@@ -33,7 +32,7 @@ def regrade(folder: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder")
-    with lock_folder(folder):
+    with RunLock(folder):
         results = read_results(folder)
         verifiers = {task["grader"]: make_verifier(task["grader"]) for task in results["tasks"].values()}
         results["regraded_with"] = versions()
@@ -75,7 +74,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     return sum(judged(old.rows.get(key)) != judged(row) for key, row in new.rows.items())
 
 
-@command("grade", SourceError)
+@command("grade")
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="folder of eval.run")

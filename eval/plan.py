@@ -14,7 +14,8 @@ from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.task import Decoding, Problem, Task
 from prime_ext.tasks.task_file import load_task, task_names
-from prime_ext.tasks.task_rows import NoData, default_split, load_problems
+from prime_ext.tasks.task_rows import default_split, load_problems
+from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
 # Names for several tasks, by the ability of their rows; without those whose problems are in another one.
@@ -88,7 +89,7 @@ def _digest(value: Any) -> str:
 def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     """Return everything that the options of ``eval.run`` ask for.
 
-    ``NoData``, ``RunError``, ``SourceError`` or ``TaskError`` says what is wrong.
+    ``RunError`` or ``SourceError`` says what is wrong.
     """
     # None: the task's own.
     system = read_system_prompt(options.system_prompt, {"default": None, **NAMED_PROMPTS})
@@ -98,7 +99,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
         name, decoding = choose_decoding(task, options.decoding, changes_of(options))
         try:
             loaded = load_problems(task, options.data, options.split)
-        except NoData as error:
+        except SourceError as error:
             if not options.skip_missing:
                 raise
             print(f"left out: {error}")
@@ -124,7 +125,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Tasks by their names, files and groups, each once; ``TaskError`` suggests near names where there is none."""
+    """Tasks by their names, files and groups, each once; ``SourceError`` suggests near names where there is none."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:

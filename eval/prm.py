@@ -37,17 +37,14 @@ from eval.prm_scorers import (
     model_identity,
     score_all,
 )
-from prime_ext.generate.backend import BackendError
 from prime_ext.generate.local_model import loading
 from prime_ext.generate.prm_description import read_description, versions
-from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
-from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder, TextError
+from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
 
 # What released implicit PRMs (ImplicitPRM, EurusPRM) are scored with, whatever they were trained with.
@@ -170,7 +167,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Evaluate and write everything. ``RunError``, ``SourceError`` or ``TextError`` says what is wrong."""
+    """Evaluate and write everything. ``RunError`` says what is wrong."""
     description = complete(arguments)
     bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
     items = _read(arguments)
@@ -203,7 +200,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"written to {folder}: results.json, items.jsonl, report.md, scores.jsonl")
 
 
-@command("error", BackendError, SourceError, StepRMError, TextError)
+@command("error")
 def main(words: Sequence[str] | None = None) -> int:
     run(parser().parse_args(words))
     return 0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_ext.tasks.cells import RowError, text_of_cell
-from prime_ext.utils.rows import whole_rows
+from prime_ext.tasks.cells import text_of_cell
+from prime_ext.utils.rows import BadRow, whole_rows
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
@@ -152,7 +152,7 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
         return [bool(value) for value in values]
     try:
         gold = text_of_cell(row["gold"], "gold")
-    except RowError as error:
+    except BadRow as error:
         raise RunError(f"{where}: {error}") from error
     verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)
     failed = next((verdict for verdict in verdicts if verdict.score is None), None)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 
+from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.tasks.cells import PLACEHOLDER, filled
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Wrong, checked
 from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.run_store import RunError
 
@@ -38,7 +38,7 @@ def _shape(text: str) -> str:
 class FewShot:
     """Worked examples; ``separator`` is between plain texts, and a response ends at one of ``stop``."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
 
     examples: Annotated[tuple[Annotated[Mapping[str, str], AfterValidator(_example)], ...], Field(min_length=1)] = ()
     format: Annotated[str, AfterValidator(_shape)] = "{{prompt}}\n" + _RESPONSE
@@ -80,10 +80,10 @@ def read_few_shot(path: Path) -> FewShot:
     """Read a few-shot file. ``RunError`` says what is wrong."""
     where = f"--few-shot {path}"
     try:
-        found = checked(TypeAdapter(FewShot), yaml.safe_load(path.read_text(encoding="utf-8")))
+        found = read(FewShot, yaml.safe_load(path.read_text(encoding="utf-8")), "")
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{where} cannot be read: {' '.join(str(error).split())}") from error
-    except Wrong as error:
+    except SettingsError as error:
         raise RunError(f"{where}: {error}") from error
     if not found.examples:
         raise RunError(f"{where} needs the key 'examples'")

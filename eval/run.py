@@ -43,10 +43,8 @@ from eval.summary import measure
 from eval.verdicts import RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier, write_problems
 from prime_ext.generate.backend import Backend, BackendError, generate_with_progress
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.tasks.task_file import TaskError, load_task, task_names
-from prime_ext.tasks.task_rows import NoData
+from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.files import write_json, write_json_lines
-from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, Row, command, run_folder
 
 
@@ -145,7 +143,7 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 
 
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """Generate, judge and measure, task by task, else BackendError or RunError. Returns what ``results.json`` holds."""
+    """Generate, judge and measure, task by task, else RunError. Returns what ``results.json`` holds."""
     settings = settings_of(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
@@ -243,7 +241,7 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
     return 1 if failed else 0
 
 
-@command("eval.run", BackendError, NoData, SourceError, TaskError)
+@command("eval.run")
 def main(
     words: Sequence[str] | None = None, open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments
 ) -> int:

@@ -16,7 +16,7 @@ from eval.results import PROBLEMS, Key, key_of
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.sandbox import SandboxUnavailable
+from prime_ext.verifiers.sandbox.client import SandboxUnavailable
 from prime_ext.verifiers.sources import TaskVerifier, make_task_verifier
 
 CONCURRENCY = 64

@@ -23,7 +23,7 @@ from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
 from prime_ext.run.resume import identity_of, refusal
-from prime_ext.run.run_lock import RunFolderInUse, RunLock
+from prime_ext.utils.run_store import RunError, RunLock
 
 _LONGEST = 300
 
@@ -115,11 +115,11 @@ def folder_in_use(config: DictConfig) -> str:
     if config.trainer.get("val_only", False):
         return ""
     try:
-        lock = RunLock(Path(config.trainer.default_local_dir))
+        lock = RunLock(Path(config.trainer.default_local_dir), "trainer.default_local_dir")
         lock.acquire()
         # The trainer takes it for good, in a process of its own.
         lock.release()
-    except (RunFolderInUse, OSError) as error:
+    except (RunError, OSError) as error:
         return str(error)
     return ""
 

@@ -2,16 +2,12 @@
 """Read a section of the configuration into settings, checked by pydantic. Nothing here imports verl or torch."""
 
 import difflib
-import functools
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, StrictBool, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, StrictBool, TypeAdapter, ValidationError
 from typing_extensions import Self
 
 T = TypeVar("T")
@@ -74,7 +70,10 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
         if one["type"] == "missing":
             name, message = above, f"needs the key {last!r}"
         elif one["type"] == "unexpected_keyword_argument":
-            name, message = "unknown key", f"{key}{nearest(last, _keys(adapter.json_schema()))}"
+            known = _keys(adapter.json_schema())
+            # A union knows the keys of all its members.
+            hint = "; another choice of this section has it" if last in known else nearest(last, known)
+            name, message = "unknown key", f"{key}{hint}"
         elif one["loc"][-1:] == ("[key]",):
             name, message = above, f"has the key {one['input']!r}; a key {message}"
         else:
@@ -85,8 +84,8 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
 
 
-# In the place of an error of pydantic: tags and members of unions, and that a key itself is wrong.
-_NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none)$|^constrained-")
+# In the place of an error of pydantic: tags and members of unions, a key that itself is wrong, StepSettings.splitter.
+_NO_KEY = re.compile(r"[<\[(]|^(?:int|float|bool|str|none|splitter)$|^constrained-")
 
 
 def _keys(schema: Any) -> set[str]:
@@ -99,6 +98,15 @@ def nearest(name: Any, known: Collection[str], before: str = "") -> str:
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
+
+
+def chosen_by(key: str, remedy: str) -> Discriminator:
+    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how to choose another."""
+
+    def tag(values: Any) -> str:
+        return f"<{values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)}>"
+
+    return Discriminator(tag, "choice", f"must be chosen as a whole: {remedy}")
 
 
 class Section:
@@ -131,39 +139,3 @@ def wrong_values(config: DictConfig, kinds: Mapping[str, Any]) -> Iterable[str]:
             read(kind, OmegaConf.select(config, key), key)
         except SettingsError as error:
             yield str(error)
-
-
-@functools.cache
-def defaults_of(file: str) -> Any:
-    """What a YAML file of this folder says, ``prm/implicit_prm.yaml``; not to be changed."""
-    return OmegaConf.to_container(OmegaConf.load(Path(__file__).parent / file))
-
-
-# Keys or sections of keys, whether they are read, and with or without which other value they are not.
-Reading = tuple[Sequence[str], bool, str]
-
-
-def unread(settings: Any, defaults: Mapping[str, Any], prefix: str, readings: Iterable[Reading]) -> Iterable[str]:
-    """One line for each key of the section ``prefix`` that differs from its default although nothing reads it.
-
-    ``defaults`` is the section, or a part of it, as in its file.
-    """
-    without = [(tuple(f"{prefix}.{name}." for name in names), where) for names, reads, where in readings if not reads]
-    for key, value, default in _changed(asdict(settings), defaults, prefix):
-        where = next((where for names, where in without if f"{key}.".startswith(names)), None)
-        if where is not None:
-            yield f"{key}={value} has no effect {where}; leave it at {default}"
-
-
-def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str, str]]:
-    """Name, value and default of the keys that have another value than their default."""
-    for name, default in defaults.items():
-        if isinstance(default, Mapping) and isinstance(values.get(name), Mapping):
-            yield from _changed(values[name], default, f"{prefix}.{name}")
-        elif name in values and values[name] != default:
-            yield f"{prefix}.{name}", _shown(values[name]), _shown(default)
-
-
-def _shown(value: Any) -> str:
-    """As it stands in YAML and on the command line."""
-    return value if isinstance(value, str) and value.isprintable() else json.dumps(value)

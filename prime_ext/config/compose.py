@@ -14,6 +14,8 @@ from prime_ext.config.checks import SettingsError, nearest, refuse
 from prime_ext.config.verl_keys import check_values, hint_of_key
 
 CONFIG_MODULE = "prime_ext.config"
+# Keys that say which keys are beside them; a group of files chooses them together.
+_CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
 
@@ -30,6 +32,10 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
+    chosen = next((word for word in overrides if word.startswith(_CHOICES)), None)
+    if chosen is not None:
+        key, _, value = chosen.replace("prm.update_mode=none", "prm.update_mode=frozen").partition("=")
+        raise SettingsError(f"{chosen}: choose it with its keys, {key.rpartition('.')[0].replace('.', '/')}={value}")
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
@@ -48,7 +54,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
             line += nearest(wanted, options) or f"; there are {', '.join(options)}"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
-            line += hint_of_key(found[1], _defaults(name, ())[0])
+            line += _hint_of_choice(found[1]) or hint_of_key(found[1], _defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
@@ -56,6 +62,14 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     given, resolved = OmegaConf.to_container(composed), OmegaConf.to_container(config)
     refuse(check_values(given, resolved, *_defaults(name, groups)))
     return config
+
+
+def _hint_of_choice(key: str) -> str:
+    """Return which choices of a group have a key that the section of a run lacks; empty if none has."""
+    section, _, name = key.rpartition(".")
+    files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))
+    having = [file.stem for file in files if section and name in OmegaConf.load(file)]
+    return f"; it is a key of {section.replace('.', '/')}={' or '.join(having)}" if having else ""
 
 
 def _chooses_group(name: str, word: str) -> bool:

@@ -7,11 +7,11 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, PositiveOrZero, Section, SettingsError, Switch, Text
-from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, StepSettings, chain_problems
+from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, Steps, chain_problems
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
 
 SECTION = "pspo"
 # verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
@@ -28,9 +28,9 @@ class PSPOSettings(Section):
     """The section ``pspo``."""
 
     section = SECTION
-    steps: StepSettings
-    accumulation: AccumulationSettings
-    shaping: ShapingSettings
+    steps: Steps
+    accumulation: AccumulationSettings | None
+    shaping: ShapingSettings | None
     credit: Credit
     judge: Switch
     outcome_coefficient: PositiveOrZero
@@ -38,19 +38,24 @@ class PSPOSettings(Section):
     log_path: Text | None
 
     @property
+    def reward_position(self) -> str:
+        """Where the reward of all steps is paid, if there is one."""
+        return "last_token" if self.accumulation is None else self.accumulation.reward_position
+
+    @property
     def pays_tokens(self) -> bool:
         """Whether rewards are paid elsewhere than at the last token."""
-        return self.accumulation.mode == "none" or self.accumulation.reward_position != "last_token"
+        return self.accumulation is None or self.reward_position != "last_token"
 
     @property
     def zeroes_single_steps(self) -> bool:
         """Whether a response of one step is paid nothing for it."""
-        chained = self.accumulation.mode != "none" or self.shaping.name != "none"
-        return chained and self.accumulation.single_step == "zero"
+        if self.accumulation is None:
+            return self.shaping is not None
+        return self.accumulation.single_step == "zero"
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        yield from self.steps.problems("pspo.steps")
         yield from chain_problems(SECTION, self)
         if self.outcome_coefficient > 0 and not self.judge:
             yield f"pspo.outcome_coefficient={self.outcome_coefficient} needs verdicts; set pspo.judge=true"
@@ -62,9 +67,9 @@ def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
     if missing:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {missing[0]}; use --config-name=pspo_trainer, or "
-            f"add it with +{missing[0]}={missing[0]}"
+            f"add it with +{missing[0]}={'pspo' if missing[0] == SECTION else 'local'}"
         )
-    return PSPOSettings.of(config), ScorerSettings.of(config)
+    return PSPOSettings.of(config), scorer_of(config)
 
 
 def uses_manager(config: DictConfig) -> bool:

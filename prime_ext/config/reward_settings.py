@@ -4,31 +4,29 @@
 Nothing here imports torch, so the names of the algorithms are repeated; a test compares them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, get_args
 
 import regex
-from pydantic import AfterValidator, Field, StrictInt
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, Tag
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Count, Positive, PositiveOrZero, Share, Switch, Text, defaults_of, unread
+from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, chosen_by
 
 # Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
-Accumulation = Literal["none", "mean", "geometric", "min"]
+Accumulation = Literal["mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]
-Shape = Literal["none", "weibull", "gaussian", "released"]
 Credit = Literal["sum", "min_form"]
 STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
-REWARD_POSITIONS, SHAPES, CREDITS = get_args(RewardPosition), get_args(Shape), get_args(Credit)
-SHAPES_OF_THE_SCORE = ("released",)
+REWARD_POSITIONS, CREDITS = get_args(RewardPosition), get_args(Credit)
 
 
 @dataclass(frozen=True, config=STRICT)
 class AccumulationSettings:
-    """Settings of the accumulation of step scores into one score (``accumulation``)."""
+    """How the scores of steps become one score (``accumulation``)."""
 
     mode: Accumulation
     first_weight: Positive
@@ -39,8 +37,9 @@ class AccumulationSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class WeibullSettings:
-    """Parameters of the Weibull (``shaping.weibull``)."""
+    """Parameters of the Weibull."""
 
+    name: Literal["weibull"]
     shape: Positive
     scale: Positive
     constant: Positive | None
@@ -48,67 +47,67 @@ class WeibullSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class GaussianSettings:
-    """Parameters of the Gaussian (``shaping.gaussian``)."""
+    """Parameters of the Gaussian."""
 
+    name: Literal["gaussian"]
     mean: PositiveOrZero
     std: Positive
     area: Positive | None
 
 
 @dataclass(frozen=True, config=STRICT)
-class ShapingSettings:
-    """What scores are multiplied by for the number of steps (``shaping``)."""
+class ReleasedSettings:
+    """The shape of PSPO's released code, which has no parameters."""
 
-    name: Shape
-    weibull: WeibullSettings
-    gaussian: GaussianSettings
+    name: Literal["released"]
 
-    @property
-    def parameters(self) -> dict[str, float | None]:
-        """Return the keyword arguments of the selected shape."""
-        return asdict(getattr(self, self.name)) if self.name in ("weibull", "gaussian") else {}
+
+# What scores are multiplied by for the number of steps (``shaping``).
+ShapingSettings = Annotated[
+    Annotated[WeibullSettings, Tag("<weibull>")]
+    | Annotated[GaussianSettings, Tag("<gaussian>")]
+    | Annotated[ReleasedSettings, Tag("<released>")],
+    chosen_by("name", "chain@SECTION=pspo_wrs"),
+]
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     """What does not go together in ``prime.process`` or ``pspo``."""
-    accumulation, shape, weibull = settings.accumulation, settings.shaping.name, settings.shaping.weibull
-    accumulates = accumulation.mode != "none"
-    plain = f"with {prefix}.accumulation.mode=none"
-    readings = [
-        (("accumulation.first_weight", "accumulation.power", "accumulation.reward_position"), accumulates, plain),
-        (("accumulation.single_step",), accumulates or shape != "none", f"{plain} and {prefix}.shaping.name=none"),
-    ]
-    yield from unread(settings, defaults_of("chain/plain.yaml"), prefix, readings)
-    if shape in SHAPES_OF_THE_SCORE and not accumulates:
-        yield f"{prefix}.shaping.name={shape} reads the accumulated score; set {prefix}.accumulation.mode=geometric"
-    if weibull.shape <= 1 and weibull.constant is None:
-        yield f"{prefix}.shaping.weibull.shape={weibull.shape} has no peak; set it above 1, or the constant"
-    if accumulates and settings.credit != "sum" and accumulation.reward_position != "step_ends":
+    accumulation, shaping = settings.accumulation, settings.shaping
+    if isinstance(shaping, ReleasedSettings) and accumulation is None:
+        yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
+    if isinstance(shaping, WeibullSettings) and shaping.shape <= 1 and shaping.constant is None:
+        yield f"{prefix}.shaping.shape={shaping.shape} has no peak; set it above 1, or the constant"
+    if accumulation is not None and settings.credit != "sum" and accumulation.reward_position != "step_ends":
         yield (
-            f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation.mode=none), or for "
+            f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation=null), or for "
             f"reward_position=step_ends; set it to sum"
         )
 
 
-def chain_arguments(accumulation: AccumulationSettings, shaping: ShapingSettings) -> dict[str, Any]:
+def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> dict[str, Any]:
     """What ``prime_ext.algorithms.chain_reward.ChainReward`` is made with."""
-    values = asdict(accumulation)
-    del values["reward_position"]
-    return {"accumulation": values.pop("mode"), **values, "shape": shaping.name, "parameters": shaping.parameters}
+    arguments: dict[str, Any] = {"accumulation": "none"}
+    if accumulation is not None:
+        arguments = asdict(accumulation)
+        arguments["accumulation"] = arguments.pop("mode")
+        del arguments["reward_position"]
+    if shaping is None:
+        return arguments
+    parameters = asdict(shaping)
+    return {**arguments, "shape": parameters.pop("name"), "parameters": parameters}
 
 
 # ---- the section prime ---------------------------------------------------------------------------------------------
 
-Granularity = Literal["token", "step", "turn", "response"]
 Normalization = Literal["batch_max", "return_std", "none"]
 # Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
 ProcessEstimator = Literal["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TurnEstimator = Literal["rloo", "grpo", "turn_rloo", "reinforce"]
 OUTCOME_ESTIMATORS = ("rloo", "grpo", "turn_rloo", "reinforce", "remax", "gae", "prm_value")
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
-# Those of prime_ext.step_rm.splitting, and two that need more to be said.
+# Those of prime_ext.step_rm.splitting.
 TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]
-TEXT_SPLITTERS = get_args(TextSplitter)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -125,108 +124,124 @@ class OutcomeSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ProcessSettings:
-    """How the PRM's rewards enter the advantage (``prime.process``): docs/explanation/process_rewards.md."""
+class GateSettings:
+    """The reliability gate (``prime.process.gate``)."""
 
-    scorer: Literal["implicit_prm", "step_scorer"]
-    coefficient: PositiveOrZero
+    decay: Share
+    start: Share
+
+
+@dataclass(frozen=True, config=STRICT)
+class KLSettings:
+    """PRIME-D: the divergence between policy and PRM in the policy's loss (``prime/process=kl``)."""
+
+    form: Literal["kl"]
+    coefficient: Positive
+    gate: GateSettings | None
+
+    def problems(self) -> Iterable[str]:
+        """What does not go together: nothing."""
+        return ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class TokenSettings:
+    """PRIME: rewards of tokens (``prime/process=tokens``)."""
+
+    form: Literal["tokens"]
+    coefficient: Positive
     target: Literal["reference", "policy"]
-    form: Literal["sampled", "kl"]
-    top_k: Count | None
-    granularity: Granularity
-    step_score: StepScore
-    step_score_scale: Positive
-    accumulation: AccumulationSettings
-    shaping: ShapingSettings
+    normalization: Normalization
+    discount: Share
+    estimator: ProcessEstimator
+    gate: GateSettings | None
+
+    def problems(self) -> Iterable[str]:
+        """What does not go together."""
+        if self.target == "policy" and self.discount != 0:
+            key = "prime.process"
+            yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScoredStepSettings:
+    """Scores of a step reward model as rewards (``prime/process=step_scorer``)."""
+
+    form: Literal["step_scorer"]
+    coefficient: Positive
+    granularity: Literal["step", "response"]
+    accumulation: AccumulationSettings | None
+    shaping: ShapingSettings | None
     credit: Credit
     normalization: Normalization
     discount: Share
     estimator: ProcessEstimator
-    baseline: Literal["released", "paper"]
-    reliability_gate: Switch | None
-    gate_decay: Share
-    gate_start: Share
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether a response has one reward for all of its steps."""
-        return self.accumulation.mode != "none"
-
-    @property
-    def scores_steps(self) -> bool:
-        """Whether a step scorer gives the rewards, and not the implicit PRM."""
-        return self.scorer == "step_scorer"
-
-    @property
-    def of_steps(self) -> bool:
-        """Whether steps are paid; those of the granularity ``turn`` are turns."""
-        return self.granularity in ("step", "turn")
+    gate: GateSettings | None
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        key, granularity, scorer = "prime.process", self.granularity, self.scorer
-        of_steps = ("credit", "step_score", "accumulation.mode", "shaping.name")
-        of_tokens = ("target", "form", "step_score")
-        readings = [
-            (of_steps, self.of_steps, f"with {key}.granularity={granularity}, only with step or turn"),
-            (of_tokens, scorer == "implicit_prm", f"with {key}.scorer={scorer}, see variant={scorer}"),
-        ]
-        defaults = defaults_of("prime/prime.yaml")["process"] | defaults_of("chain/plain.yaml")
-        yield from unread(self, defaults, key, readings)
-        yield from chain_problems(key, self)
-        if not self.scores_steps:
-            yield from self._problems_of_log_ratios()
-        elif granularity not in ("step", "response"):
-            yield f"{key}.granularity={granularity}: {key}.scorer=step_scorer scores steps; set step or response"
+        return chain_problems("prime.process", self)
 
-    def _problems_of_log_ratios(self) -> Iterable[str]:
-        """What does not go together with rewards of tokens, whose sums over steps have any sign."""
-        key, tokens = "prime.process", self.granularity == "token" and not self.accumulates
-        if self.form == "kl" and self.target != "policy":
-            yield f"{key}.form=kl is the divergence between policy and PRM; set {key}.target=policy, or form=sampled"
-        if self.target == "policy" and not tokens:
-            yield f"{key}.target=policy needs {key}.granularity=token and no accumulation; or choose variant=guarded"
-        if self.target == "policy" and self.form == "sampled" and self.discount != 0:
-            yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
-        mode, shape = self.accumulation.mode, self.shaping.name
-        if self.step_score == "none" and self.of_steps:
-            remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
-            if mode == "geometric":
-                yield f"{key}.accumulation.mode={mode} takes logarithms of scores; {remedy}"
-            if self.accumulation.power != 1:
-                yield f"{key}.accumulation.power={self.accumulation.power} takes powers of scores; {remedy}"
-            if shape != "none":
-                yield f"{key}.shaping.name={shape}: negative scores would gain by a bad length; {remedy}"
+
+@dataclass(frozen=True, config=STRICT)
+class StepRewardSettings:
+    """The PRM's rewards of tokens, paid at the ends of steps, turns or responses (``prime/process=steps``)."""
+
+    form: Literal["steps"]
+    coefficient: Positive
+    granularity: Literal["step", "turn", "response"]
+    step_score: StepScore
+    step_score_scale: Positive
+    accumulation: AccumulationSettings | None
+    shaping: ShapingSettings | None
+    credit: Credit
+    normalization: Normalization
+    discount: Share
+    estimator: ProcessEstimator
+    gate: GateSettings | None
+
+    def problems(self) -> Iterable[str]:
+        """What does not go together; sums of log-ratios have any sign."""
+        yield from chain_problems("prime.process", self)
+        if self.step_score != "none" or self.granularity == "response":
+            return
+        key = "prime.process"
+        remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
+        if self.accumulation is not None and self.accumulation.mode == "geometric":
+            yield f"{key}.accumulation.mode=geometric takes logarithms of scores; {remedy}"
+        if self.accumulation is not None and self.accumulation.power != 1:
+            yield f"{key}.accumulation.power={self.accumulation.power} takes powers of scores; {remedy}"
+        if self.shaping is not None:
+            yield f"{key}.shaping.name={self.shaping.name}: negative scores would gain by a bad length; {remedy}"
+
+
+# How the PRM's rewards enter the advantage or the loss (``prime.process``): docs/explanation/process_rewards.md.
+ProcessSettings = Annotated[
+    Annotated[KLSettings, Tag("<kl>")]
+    | Annotated[TokenSettings, Tag("<tokens>")]
+    | Annotated[StepRewardSettings, Tag("<steps>")]
+    | Annotated[ScoredStepSettings, Tag("<step_scorer>")],
+    chosen_by("form", "prime/process=kl, tokens, steps, step_scorer or none"),
+]
 
 
 @dataclass(frozen=True, config=STRICT)
 class TurnSettings:
     """Rewards of turns that the agent loop reports, and how they become an advantage (``prime.turns``)."""
 
-    coefficient: PositiveOrZero
+    coefficient: Positive
     field: Literal["tool_rewards", "turn_scores"]
     discount: Share
     estimator: TurnEstimator
-
-    @property
-    def pays(self) -> bool:
-        """Whether these rewards are a source."""
-        return self.coefficient > 0
 
 
 @dataclass(frozen=True, config=STRICT)
 class AnchorSettings:
     """A pull of the policy towards a running average of its own weights (``prime.anchor``)."""
 
-    kind: Literal["none", "ema"]
     coefficient: Positive
     decay: Share
     fallback: Switch
-
-    @property
-    def enable(self) -> bool:
-        """Whether there is such a pull."""
-        return self.kind != "none"
 
 
 def _compiles(pattern: str) -> str:
@@ -239,15 +254,25 @@ def _compiles(pattern: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class StepSettings:
-    """Where the steps of a response are (``prime.steps``, ``pspo.steps``)."""
+    """Where the steps of a response are: the name of a splitter, a pattern, or delimiters; one of them is set."""
 
-    splitter: Literal[TextSplitter, "pattern", "delimiters"]
-    pattern: Annotated[Text, AfterValidator(_compiles)] | None
-    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None
+    splitter: TextSplitter | None = None
+    pattern: Annotated[Text, AfterValidator(_compiles)] | None = None
+    delimiters: Annotated[tuple[Text, ...] | tuple[StrictInt, ...], Field(min_length=1)] | None = None
 
-    def problems(self, section: str) -> Iterable[str]:
-        """What does not go together."""
-        for key, value in {"pattern": self.pattern, "delimiters": self.delimiters}.items():
-            if (value is not None) != (self.splitter == key):
-                remedy = "give one" if value is None else "leave it null"
-                yield f"{section}.{key}={value!r} with {section}.splitter={self.splitter}: {remedy}"
+    @property
+    def name(self) -> str:
+        """Name for ``prime_ext.step_rm.splitting.split_steps``."""
+        return self.splitter or ("delimiters" if self.pattern is None else "pattern")
+
+
+def _read_steps(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"splitter": value}
+    if isinstance(value, Mapping) and (len(value) != 1 or "splitter" in value):
+        raise ValueError("must be the name of a splitter, {pattern: ...} or {delimiters: [...]}")
+    return value
+
+
+# The value of prime.steps and pspo.steps.
+Steps = Annotated[StepSettings, BeforeValidator(_read_steps)]

@@ -4,9 +4,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
+from omegaconf import DictConfig
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from typing_extensions import Self
 
 from prime_ext.config.checks import (
     STRICT,
@@ -18,16 +18,21 @@ from prime_ext.config.checks import (
     Share,
     Switch,
     Text,
-    defaults_of,
     nearest,
-    unread,
+    read,
+    refuse,
 )
 from prime_ext.config.checks import SettingsError as SettingsError
 from prime_ext.config.reward_settings import (
     AnchorSettings,
+    GateSettings,
+    KLSettings,
     OutcomeSettings,
     ProcessSettings,
-    StepSettings,
+    ScoredStepSettings,
+    StepRewardSettings,
+    Steps,
+    TokenSettings,
     TurnSettings,
 )
 from prime_ext.config.variant import VARIANTS
@@ -68,37 +73,48 @@ class PrimeSettings(Section):
     section = "prime"
     variant: str
     outcome: OutcomeSettings
-    process: ProcessSettings
-    turns: TurnSettings
-    anchor: AnchorSettings
-    steps: StepSettings
+    process: ProcessSettings | None
+    turns: TurnSettings | None
+    anchor: AnchorSettings | None
+    steps: Steps
+    baseline: Literal["released", "paper"]
+    top_k: Count | None
     whitening: Switch
     label_key: Text
     verifier: VerifierSettings
     filter: FilterSettings
 
     @property
+    def paid_process(self) -> TokenSettings | StepRewardSettings | ScoredStepSettings | None:
+        """The process rewards, where they are a source of their own."""
+        return None if isinstance(self.process, KLSettings) else self.process
+
+    @property
+    def estimators(self) -> dict[str, str]:
+        """Estimator of each source that counts, by name."""
+        outcome = self.outcome if self.outcome.coefficient > 0 else None
+        sources = {"outcome": outcome, "process": self.paid_process, "turns": self.turns}
+        return {name: source.estimator for name, source in sources.items() if source is not None}
+
+    @property
     def critic_sources(self) -> tuple[str, ...]:
         """The sources whose advantage needs a critic."""
-        sources: dict[str, OutcomeSettings | ProcessSettings] = {"outcome": self.outcome}
-        if self.pays_process_rewards:
-            sources["process"] = self.process
-        return tuple(name for name, part in sources.items() if part.coefficient > 0 and part.estimator == "gae")
+        return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
     def distils(self) -> bool:
         """Whether the policy is pulled towards the PRM as a distribution."""
-        return self.process.form == "kl" and self.process.coefficient > 0
+        return isinstance(self.process, KLSettings)
 
     @property
-    def pays_process_rewards(self) -> bool:
-        """Whether the process rewards are a source of their own."""
-        return self.process.form == "sampled" and self.process.coefficient > 0
+    def scores_steps(self) -> bool:
+        """Whether a step scorer gives the rewards, and not the implicit PRM."""
+        return isinstance(self.process, ScoredStepSettings)
 
     @property
     def rewards_tokens(self) -> bool:
         """Whether the scores of tokens or steps are read, as rewards or values."""
-        return self.pays_process_rewards or self.outcome_reads_prm
+        return self.paid_process is not None or self.outcome_reads_prm
 
     @property
     def one_value_of_both(self) -> bool:
@@ -106,63 +122,59 @@ class PrimeSettings(Section):
         return len(self.critic_sources) == 2
 
     @property
-    def gates(self) -> bool:
-        """Whether the reliability gate scales the process rewards."""
-        if self.process.reliability_gate is None:
-            return self.process.coefficient > 0 and self.outcome.coefficient > 0
-        return self.process.reliability_gate
+    def gate(self) -> GateSettings | None:
+        """What scales the process rewards, if anything does."""
+        return None if self.process is None else self.process.gate
 
     @property
     def outcome_reads_prm(self) -> bool:
         """Whether the outcome's estimator takes values from the PRM."""
-        return self.outcome.coefficient > 0 and self.outcome.estimator == "prm_value"
+        return self.estimators.get("outcome") == "prm_value"
 
     @property
     def needs_greedy(self) -> bool:
         """Whether a greedy response to every prompt has to be generated."""
-        return self.outcome.coefficient > 0 and self.outcome.estimator == "remax"
+        return self.estimators.get("outcome") == "remax"
 
     @property
-    def needs_probabilities(self) -> bool:
-        """Whether the old policy's probabilities of the tokens are read."""
-        return self.process.target == "policy" and self.rewards_tokens
+    def rewards_advantages(self) -> bool:
+        """Whether tokens are rewarded with what the PRM thinks more likely than the policy that wrote them."""
+        return isinstance(self.process, TokenSettings) and self.process.target == "policy"
+
+    @property
+    def granularity(self) -> str:
+        """What receives a process reward: ``token``, ``step``, ``turn`` or ``response``."""
+        return getattr(self.process, "granularity", "token")
 
     @property
     def needs_steps(self) -> bool:
         """Whether the trainer cuts responses into steps; a step scorer tells where those that it scored end."""
-        return self.process.scorer == "implicit_prm" and self.process.granularity == "step"
-
-    @property
-    def estimators(self) -> tuple[str, ...]:
-        """Those of the sources that count."""
-        parts: tuple[OutcomeSettings | ProcessSettings | TurnSettings, ...] = (self.outcome, self.turns)
-        counting = (*parts, self.process) if self.pays_process_rewards else parts
-        return tuple(part.estimator for part in counting if part.coefficient > 0)
+        return self.granularity == "step" and not self.scores_steps
 
     @property
     def needs_turns(self) -> bool:
         """Whether the turns of the responses are read."""
-        return "turn_rloo" in self.estimators or self.turns.pays or self.process.granularity == "turn"
+        return "turn_rloo" in self.estimators.values() or self.turns is not None or self.granularity == "turn"
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        outcome, process, band = self.outcome, self.process, self.filter
-        reading = (("turns.discount", "turns.field"), self.turns.pays, "with prime.turns.coefficient=0")
-        yield from unread(self, defaults_of("prime/prime.yaml"), "prime", [reading])
-        yield from process.problems()
-        yield from self.steps.problems("prime.steps")
+        process, band = self.process, self.filter
+        if process is not None:
+            yield from process.problems()
         if self.variant not in VARIANTS:
             yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}{nearest(self.variant, VARIANTS)}"
         if band.lower > band.upper:
             yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
         if band.max_examined < band.oversample:
             yield f"prime.filter.max_examined={band.max_examined} is below prime.filter.oversample={band.oversample}"
-        if outcome.coefficient == process.coefficient == self.turns.coefficient == 0:
-            yield "prime.outcome.coefficient and prime.process.coefficient are both 0; one must count"
-        if self.anchor.enable and self.anchor.fallback and not self.gates:
-            yield "prime.anchor.fallback=true needs a gate: set it to false, or prime.process.reliability_gate=true"
+        if not (self.estimators or self.distils):
+            yield "prime.outcome.coefficient=0.0 without process rewards leaves nothing to learn from; set it above 0"
+        if self.anchor is not None and self.anchor.fallback and self.gate is None:
+            yield "prime.anchor.fallback=true needs prime.process.gate; choose prime/anchor=ema"
+        if self.top_k is not None and not self.distils and self.anchor is None:
+            yield f"prime.top_k={self.top_k} is read with prime/process=kl or prime/anchor=ema only; leave it null"
         if self.distils and self.outcome_reads_prm:
-            yield f"prime.outcome.estimator={outcome.estimator} reads rewards of tokens; set prime.process.form=sampled"
+            yield "prime.outcome.estimator=prm_value reads rewards of tokens; choose prime/process=tokens"
 
 
 # Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.
@@ -183,21 +195,14 @@ def forward_tokens(prm: Mapping[str, Any]) -> int:
     return max(training, min(FORWARD_MULTIPLE * training, FORWARD_LIMIT))
 
 
-@dataclass(frozen=True, config=STRICT)
-class BiasSettings:
-    """Trained bias of the PRM's cross-entropy (``prm.bias``)."""
-
-    enable: Switch
-    lr: Positive
-    init: Annotated[Number, Field(ge=-20, le=20)] | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class ReplaySettings:
-    """Rollouts of earlier steps in the updates of the PRM (``prm.replay``)."""
-
-    batches: CountOrZero
-    ratio: Positive
+def prm_section(config: DictConfig) -> DictConfig | None:
+    """Return the section ``prm`` of a whole configuration; None where nothing reads it, and no PRM is built."""
+    prime = config.get("prime")
+    if prime is None:
+        return None
+    by_process = prime.process is not None and prime.process.get("form") != "step_scorer"
+    by_outcome = prime.outcome.coefficient > 0 and prime.outcome.estimator == "prm_value"
+    return config.prm if by_process or by_outcome else None
 
 
 # Sections of prm that are verl's own dataclasses.
@@ -206,17 +211,11 @@ VERL_SECTIONS = ("model", "engine", "optim", "checkpoint")
 
 @dataclass(frozen=True, config=STRICT)
 class PRMSettings(Section):
-    """The section ``prm`` of the configuration, less :data:`VERL_SECTIONS`."""
+    """The section ``prm`` of a model that is never trained (``prm=frozen``), less :data:`VERL_SECTIONS`."""
 
     section = "prm"
-    enable: Switch
-    beta: Positive
-    loss: Loss
-    bias: BiasSettings
     update_mode: Literal["none", "before", "after", "interleaved"]
-    replay: ReplaySettings
-    epochs: Count
-    trainable_layers: Count | Annotated[Number, Field(gt=0, lt=1)] | None
+    beta: Positive
     reference: Literal["frozen", "policy", "kl", "base", "none"]
     reference_path: str | None
     mini_batch_size: Count
@@ -225,35 +224,43 @@ class PRMSettings(Section):
     max_token_len_per_gpu: Count
     infer_micro_batch_size_per_gpu: Count | None
     infer_max_token_len_per_gpu: Count | None
-    accuracy_freq: CountOrZero
-
-    @property
-    def trained(self) -> bool:
-        """Whether the PRM is ever trained. Otherwise it has no optimiser."""
-        return self.update_mode != "none"
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build from the resolved section ``prm``. Raises :class:`SettingsError`."""
-        if isinstance(values, Mapping):
-            values = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
-        return super().from_mapping(values)
+    def from_mapping(cls, values: Mapping[str, Any]) -> "PRMSettings":
+        """Build from the resolved section ``prm``, trained or not. Raises :class:`SettingsError`."""
+        own = {key: value for key, value in values.items() if key not in VERL_SECTIONS}
+        kind = PRMSettings if own.get("update_mode") == "none" else TrainedPRMSettings
+        settings = read(kind, own, "prm")
+        refuse(settings.problems())
+        return settings
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        of_policy, replay = self.reference in ("policy", "kl"), f"prm.replay.batches={self.replay.batches}"
-        in_updates = ("epochs", "bias.enable", "trainable_layers", "replay.batches")
-        readings = [
-            (in_updates, self.trained or not self.enable, "with prm.update_mode=none"),
-            (("bias.enable",), self.loss == "ce", f"with prm.loss={self.loss}, only with ce"),
-        ]
-        yield from unread(self, defaults_of("prm/implicit_prm.yaml"), "prm", readings)
         for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
             if not self.use_dynamic_bsz and getattr(self, key) is None:
                 yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
+
+
+@dataclass(frozen=True, config=STRICT)
+class TrainedPRMSettings(PRMSettings):
+    """The section ``prm`` of an implicit PRM that is trained online."""
+
+    loss: Loss
+    bias_lr: Positive | None
+    epochs: Count
+    replay: CountOrZero
+    trainable_layers: Count | Annotated[Number, Field(gt=0, lt=1)] | None
+    accuracy_freq: CountOrZero
+
+    def problems(self) -> Iterable[str]:
+        """What does not go together."""
+        yield from super().problems()
+        replay = f"prm.replay={self.replay}"
+        if self.bias_lr is not None and self.loss != "ce":
+            yield f"prm.bias_lr={self.bias_lr} has no effect with prm.loss={self.loss}, only with ce; set it to null"
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
             yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or before"
-        if self.replay.batches and of_policy:
+        if self.replay and self.reference in ("policy", "kl"):
             yield f"{replay} needs prm.reference to stay: set it to frozen, base or none"
-        if self.replay.batches and self.loss != "ce":
+        if self.replay and self.loss != "ce":
             yield f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set it to ce"

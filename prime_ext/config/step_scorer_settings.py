@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section ``step_scorer``: which scorer of steps, how and where it is asked. No torch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from omegaconf import DictConfig
-from pydantic import AfterValidator, Field
+from omegaconf import DictConfig, OmegaConf
+from pydantic import AfterValidator, Field, Tag
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import (
@@ -13,19 +13,16 @@ from prime_ext.config.checks import (
     Count,
     Positive,
     PositiveOrZero,
-    Section,
     SettingsError,
     Switch,
     Text,
-    defaults_of,
-    unread,
+    chosen_by,
+    read,
 )
 
 SECTION = "step_scorer"
 # The reward manager that gives PRIME step scores beside the verifier's outcome (reward.reward_manager.name).
 MANAGER = "naive_with_step_scores"
-
-_BY_RESPONSE = "token_classification"
 
 
 def _reservable(gpus: float) -> float:
@@ -43,53 +40,66 @@ class ActorSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScorerSettings(Section):
-    """The section ``step_scorer``."""
-
-    section = SECTION
-    kind: Literal["local", "server"]
+class _Scorer:
     model_path: Text | None
-    architecture: Literal["sequence_classification", "token_classification"]
-    separator: str
-    layout: Literal["plain", "chat", "turns"]
-    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
+    trust_remote_code: Switch
+
+
+@dataclass(frozen=True, config=STRICT)
+class LocalScorerSettings(_Scorer):
+    """A step reward model in a process on each node, a step at a time (``step_scorer=local``)."""
+
+    kind: Literal["local"]
     pair_format: Mapping[str, Any] | None
     device: Text | None
     dtype: Text | None
-    trust_remote_code: Switch
+    actor: ActorSettings
+
+
+@dataclass(frozen=True, config=STRICT)
+class TokenClassifierSettings(_Scorer):
+    """A model there that reads a response at once (``step_scorer=token_classification``)."""
+
+    kind: Literal["token_classification"]
+    separator: str
+    layout: Literal["plain", "chat", "turns"]
+    answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
+    device: Text | None
+    dtype: Text | None
+    actor: ActorSettings
+
+
+@dataclass(frozen=True, config=STRICT)
+class ServerSettings(_Scorer):
+    """A server (``step_scorer=server``)."""
+
+    kind: Literal["server"]
+    pair_format: Mapping[str, Any] | None
     address: Text | None
     concurrency: Count
     timeout_seconds: Positive
     attempts: Count
     api_key_variable: Text | None
-    actor: ActorSettings
 
-    @property
-    def by_response(self) -> bool:
-        """Whether the model reads a response at once, and not a step at a time."""
-        return self.architecture == _BY_RESPONSE
 
-    def problems(self) -> Iterable[str]:
-        """What does not go together."""
-        if self.model_path is None:
-            yield f"{SECTION}.model_path is missing; give the folder of the step reward model"
-        if self.by_response and self.kind == "server":
-            yield f"{SECTION}.architecture={_BY_RESPONSE} has no server; set {SECTION}.kind=local"
-        if self.by_response and self.layout == "turns" and self.answer_tokens is None:
-            yield f"{SECTION}.answer_tokens=None: {SECTION}.layout=turns reads two answers, such as [+, -]"
-        kind, architecture = (f"with {SECTION}.{key}={getattr(self, key)}" for key in ("kind", "architecture"))
-        readings = [
-            (("device", "dtype", "actor"), self.kind == "local", kind),
-            (
-                ("address", "concurrency", "timeout_seconds", "attempts", "api_key_variable"),
-                self.kind == "server",
-                kind,
-            ),
-            (("pair_format",), not self.by_response, architecture),
-            (("separator", "layout", "answer_tokens"), self.by_response, architecture),
-            (("separator",), self.layout != "turns", f"with {SECTION}.layout={self.layout}"),
-        ]
-        yield from unread(self, defaults_of("step_scorer/step_scorer.yaml"), SECTION, readings)
+# The section ``step_scorer``.
+ScorerSettings = LocalScorerSettings | TokenClassifierSettings | ServerSettings
+_Tagged: Any = Annotated[
+    Annotated[LocalScorerSettings, Tag("<local>")]
+    | Annotated[TokenClassifierSettings, Tag("<token_classification>")]
+    | Annotated[ServerSettings, Tag("<server>")],
+    chosen_by("kind", "step_scorer=local, token_classification or server"),
+]
+
+
+def read_scorer(values: Any) -> ScorerSettings:
+    """Read the resolved section. Raises :class:`SettingsError`."""
+    settings: ScorerSettings = read(_Tagged, values, SECTION)
+    if settings.model_path is None:
+        raise SettingsError(f"{SECTION}.model_path is missing; give the folder of the step reward model")
+    if isinstance(settings, TokenClassifierSettings) and settings.layout == "turns" and settings.answer_tokens is None:
+        raise SettingsError(f"{SECTION}.answer_tokens=None: {SECTION}.layout=turns reads two answers, such as [+, -]")
+    return settings
 
 
 def scorer_of(config: DictConfig) -> ScorerSettings:
@@ -97,6 +107,6 @@ def scorer_of(config: DictConfig) -> ScorerSettings:
     if config.get(SECTION) is None:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use variant=step_scorer, or add it "
-            f"with +{SECTION}={SECTION}"
+            f"with +{SECTION}=local"
         )
-    return ScorerSettings.of(config)
+    return read_scorer(OmegaConf.to_container(config[SECTION], resolve=True))

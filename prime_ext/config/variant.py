@@ -8,19 +8,41 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-_FOLDER = Path(__file__).parent / "variant"
-VARIANTS = tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+_FOLDER = Path(__file__).parent
+VARIANTS = tuple(sorted(path.stem for path in (_FOLDER / "variant").glob("*.yaml")))
+_OF_VERL = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "prm.accuracy_freq", "reward.")
 
 
 def keys_of(variant: str) -> dict[str, Any]:
     """The keys that define one of :data:`VARIANTS`, with dots, and their values."""
-    section = OmegaConf.to_container(OmegaConf.load(_FOLDER / f"{variant}.yaml"))
-    assert isinstance(section, dict)
-    keys: dict[str, Any] = {}
-    for base in section.pop("defaults", []):
-        # Others are sections.
-        keys |= keys_of(base) if base in VARIANTS else {}
-    return keys | _flat(section, "")
+    own = OmegaConf.load(_FOLDER / "variant" / f"{variant}.yaml")
+    assert isinstance(own, DictConfig)
+    chosen = {"prime/process": "kl", "prime/anchor": "none", "prm": "implicit_prm"}
+    for entry in own.pop("defaults", []):
+        if entry != "_self_":
+            chosen |= {
+                group.removeprefix("override /"): name for group, name in entry.items() if group.startswith("override")
+            }
+    if chosen["prime/process"] in ("none", "step_scorer"):
+        # Nothing reads it.
+        del chosen["prm"]
+    sections = [_load(group, name) for group, name in chosen.items()]
+    merged = OmegaConf.to_container(OmegaConf.merge(*sections, own))
+    assert isinstance(merged, dict)
+    known = {key: value for key, value in _flat(merged, "").items() if "${" not in str(value)}
+    return {key: value for key, value in known.items() if not key.startswith(_OF_VERL)}
+
+
+def _load(group: str, name: str) -> DictConfig:
+    """Load a file of a group and those that it includes from the same group, in its place in the configuration."""
+    content = OmegaConf.load(_FOLDER / group / f"{name}.yaml")
+    included = [entry for entry in content.pop("defaults", []) if isinstance(entry, str) and entry != "_self_"]
+    sections = [_load(group, entry) for entry in included]
+    for part in reversed(() if name == "none" else group.split("/")):
+        content = OmegaConf.create({part: content})
+    if name == "none":
+        content = OmegaConf.create({"prime": content})
+    return OmegaConf.merge(*sections, content)
 
 
 def variant_line(config: DictConfig) -> str:

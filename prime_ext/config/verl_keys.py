@@ -21,6 +21,8 @@ READ_UNLISTED = {
 }
 # Passed on to Ray, TransferQueue and profilers. Other sections that take any key are empty or dictionaries in verl.
 FREE = ("ray_kwargs", "transfer_queue", "global_profiler.global_tool_config")
+# Sections of ours, whose settings say themselves what they read.
+OWN = ("prime", "pspo", "step_scorer")
 # Sections that verl's V1 trainers do not read, and where their keys are now if not in the same place below reward.
 LEGACY = ("custom_reward_function.", "reward_model.", "sandbox_fusion.")
 MOVED = {
@@ -99,7 +101,7 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
         hints = get_type_hints(owner) if owner else {}
         for name, given in section.items():
             key, default = f"{path}{name}", usual.get(name)
-            if key.startswith(FREE) or (name in usual and given == default):
+            if key.startswith(FREE) or key in OWN or (name in usual and given == default):
                 continue
             value, hint = _at(resolved, key), hints.get(name, Any)
             members = [one for one in get_args(hint) if one is not type(None)]

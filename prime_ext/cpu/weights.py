@@ -29,31 +29,23 @@ class WeightLoader:
     """One update of all weights of a model, in any number of parts. A name may be any alias of a tied weight."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._targets: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
-        persistent = model.state_dict(keep_vars=True)
-        self._targets |= {name: tensor for name, tensor in persistent.items() if name not in self._targets}
+        self._model = model
+        self._tensors = model.state_dict(keep_vars=True)
         self._received: set[int] = set()
 
-    @torch.no_grad()
     def load(self, bucket: bytes) -> None:
-        """Copy the tensors of a bucket into the model. ValueError: a name is unknown, or a shape differs."""
-        for name, tensor in safetensors.torch.load(bucket).items():
-            target = self._targets.get(name)
-            if target is None:
-                raise ValueError(
-                    f"Weight {name!r} is not in the rollout model; trainer and rollout have to use the same "
-                    "model (with LoRA set model.lora.merge=True)."
-                )
-            if target.shape != tensor.shape:
-                raise ValueError(
-                    f"Weight {name!r} has shape {tuple(tensor.shape)}, the rollout model expects {tuple(target.shape)}."
-                )
-            target.copy_(tensor)
-            self._received.add(id(target))
+        """Copy the tensors of a bucket into the model. ValueError: a name is unknown. RuntimeError: a shape differs."""
+        tensors = safetensors.torch.load(bucket)
+        if unknown := self._model.load_state_dict(tensors, strict=False).unexpected_keys:
+            raise ValueError(
+                f"Weight {unknown[0]!r} is not in the rollout model; trainer and rollout have to use the same model "
+                "(with LoRA set model.lora.merge=True)."
+            )
+        self._received |= {id(self._tensors[name]) for name in tensors}
 
     def finish(self) -> None:
         """Check that every weight arrived; ValueError if some did not."""
-        missing = sorted({name for name, target in self._targets.items() if id(target) not in self._received})
+        missing = sorted(name for name, tensor in self._tensors.items() if id(tensor) not in self._received)
         if missing:
             shown = ", ".join(missing[:3])
             raise ValueError(f"{len(missing)} weights of the rollout model were not sent by the trainer: {shown} ...")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from prime_ext.utils.run_store import RunError
+
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
@@ -63,7 +65,7 @@ def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
     return Response(request.key, "", 0, prompt_tokens, "failed", one_line(detail))
 
 
-class BackendError(ValueError):
+class BackendError(RunError):
     """A backend cannot do what it should; the message is one line and says what would be right."""
 
 

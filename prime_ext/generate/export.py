@@ -14,7 +14,7 @@ import json
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from prime_ext.generate.backend import BackendError, one_line
 from prime_ext.generate.prm_description import FILE, prm_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
+from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"
 LORA_META = "lora_train_meta.json"
@@ -184,22 +185,21 @@ def export(
     write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**described, **(files or {})})
 
 
-def main() -> None:
+@command("prime_ext.generate.export")
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run")
     parser.add_argument("output", type=Path, help="folder to write")
     parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="of a step or a run (default: actor)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.output.exists():
-        sys.exit(f"prime_ext.generate.export: {arguments.output} exists; name a folder that does not")
-    try:
-        folder = find_checkpoint(arguments.checkpoint, arguments.role) or arguments.checkpoint
-        export(folder, arguments.output, getattr(torch, arguments.dtype) if arguments.dtype else None)
-        print(f"{arguments.output}: {folder}")
-    except BackendError as error:
-        sys.exit(f"prime_ext.generate.export: {error}")
+        raise BackendError(f"{arguments.output} exists; name a folder that does not")
+    folder = find_checkpoint(arguments.checkpoint, arguments.role) or arguments.checkpoint
+    export(folder, arguments.output, getattr(torch, arguments.dtype) if arguments.dtype else None)
+    print(f"{arguments.output}: {folder}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import BadData, Group, count_examples, prompt_key, read_data
+from prime_ext.offline_prm.data import Group, count_examples, prompt_key, read_data
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
 from prime_ext.run.check_metrics import RunChecks
@@ -35,8 +35,8 @@ from prime_ext.run.training import (
     run_program,
 )
 from prime_ext.step_rm.question_split import split_of
+from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
-from prime_ext.utils.text_tokens import TextError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -78,7 +78,7 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
 
 
 def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
-    """Return training and validation data, checked. Raises ``BadData``."""
+    """Return training and validation data, checked. Raises ``SourceError``."""
     prm, data = settings.prm, settings.data
     train = read_data(data.train_files, prm)
     validation = read_data(data.val_files, prm)
@@ -90,12 +90,12 @@ def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
     if prm.loss == "dpo":
         train = [group for group in train if group.is_mixed]
         if not train:
-            raise BadData(
+            raise SourceError(
                 f"{', '.join(data.train_files)}: no prompt has both a correct and a wrong response, which "
                 "prm.loss=dpo needs; ce, nca and kto do not"
             )
     if not train:
-        raise BadData(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
+        raise SourceError(f"{', '.join(data.train_files)}: no prompt is left to train on; lower data.val_fraction")
     return train, validation
 
 
@@ -179,14 +179,15 @@ def _identity(config: "DictConfig", settings: OfflineSettings) -> dict[str, Any]
     """Return what decides the course of a run. The ranks only decide how its state is stored."""
     from omegaconf import OmegaConf
 
-    values = asdict(settings)
+    data, trainer = asdict(settings.data), asdict(settings.trainer)
+    del data["val_files"]
     return {
         "model": str(config.model.path),
-        "training data": digest_files(values["data"].pop("train_files")),
+        "training data": digest_files(data.pop("train_files")),
         "ranks": int(os.environ["WORLD_SIZE"]),
-        **{f"data.{key}": value for key, value in values["data"].items() if key != "val_files"},
-        **{f"prm.{key}": value for key, value in values["prm"].items()},
-        **{f"trainer.{key}": values["trainer"][key] for key in ("epochs", "seed")},
+        "data": data,
+        "prm": asdict(settings.prm),
+        "trainer": {key: trainer[key] for key in ("epochs", "seed")},
         "optim": OmegaConf.to_container(config.optim),
     }
 
@@ -207,7 +208,7 @@ def prepare(words: list[str]) -> tuple[RunChecks | None, Callable[[], None]]:
     return checks_of(settings), lambda: train(config, settings)
 
 
-@command("prime_ext", SettingsError, BadData, TextError)
+@command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
     return run_program(arguments, __doc__ or "", prepare)
 

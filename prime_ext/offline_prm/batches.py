@@ -10,8 +10,9 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from prime_ext.offline_prm.data import BadData, Example, Group
+from prime_ext.offline_prm.data import Example, Group
 from prime_ext.prm.worker import ROW
+from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 
@@ -100,13 +101,13 @@ def build_batch(
 
 
 def usable_groups(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
-    """Tokenize prompts and drop those that leave no room for a response. Raises ``BadData`` if none is left."""
+    """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if none is left."""
     for group in groups:
         try:
             group.prompt_ids = encoder.prompt(group.prompt)
         except TextError as error:
-            raise BadData(f"{group.examples[0].where}: {error}") from error
+            raise SourceError(f"{group.examples[0].where}: {error}") from error
     usable = [group for group in groups if len(group.prompt_ids) < max_length]
     if groups and not usable:
-        raise BadData(f"no prompt leaves room for a response within data.max_length={max_length}")
+        raise SourceError(f"no prompt leaves room for a response within data.max_length={max_length}")
     return usable

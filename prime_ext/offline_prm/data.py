@@ -14,10 +14,6 @@ from prime_ext.utils.rows import BadRow, SourceError, whole_rows
 from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
 
 
-class BadData(ValueError):
-    """Data that cannot be trained on; the message is one line with file and row."""
-
-
 @dataclass(frozen=True)
 class Example:
     """One response with its outcome in [0, 1], or with the position after each step and its label, None for none.
@@ -132,22 +128,20 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
-    """Read and check all rows: prompts with labelled responses or, for losses of steps, steps. Raises ``BadData``."""
+    """Read and check all rows: prompts with labelled responses, or labelled steps. Raises ``SourceError``."""
     groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""
-        try:
-            for number, row in enumerate(whole_rows(path), start=1):
-                where = f"{path} row {number}"
+        for number, row in enumerate(whole_rows(path), start=1):
+            where = f"{path} row {number}"
+            try:
                 if not prm.by_step and "completions" not in row and "response" in row:
                     row = _one_conversation(row)
                 prompt = _prompt(row)
                 group = groups.setdefault(prompt_key(prompt), Group(prompt))
                 group.examples += (_steps if prm.by_step else _responses)(row, prm, where)
-        except BadRow as error:
-            raise BadData(f"{where}: {error}") from error
-        except SourceError as error:
-            raise BadData(str(error)) from error
+            except BadRow as error:
+                raise SourceError(f"{where}: {error}") from error
         if not where:
-            raise BadData(f"{path} has no rows")
+            raise SourceError(f"{path} has no rows")
     return list(groups.values())

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import forward_tokens
+from prime_ext.config.settings import forward_tokens, prm_section
 from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.prm.frozen_layers import number_of_layers
@@ -193,7 +193,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
 
 def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     """Return the models of a run by name, with the passes of a step; PSPO-WRS has no PRM."""
-    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, config.get("prm")
+    policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, prm_section(config)
     cpu, epochs = config.trainer.device == "cpu", actor.ppo_epochs
     read = partial(read_engine, trainer=config.trainer, longest=longest)
     key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
@@ -208,19 +208,18 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         engine = read("critic.model", config.critic.model, config.critic.fsdp, config.critic)
         values, updates = engine.shape.with_values(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
-    if "prime" in config and config.prime.anchor.kind != "none":
+    if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, towards which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
         engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
-    if not prm or not prm.enable:
+    if prm is None:
         return engines
     engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
-    if prm.trainable_layers is not None:
+    if prm.get("trainable_layers") is not None:
         shape = engine.shape
         layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
         engine = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
-    process = config.prime.process
-    distills = process.form == "kl" and process.coefficient > 0
+    distills = config.prime.process is not None and config.prime.process.form == "kl"
     # The targets of the policy's loss take a pass for each of the policy's.
     forwards = epochs if distills else float(prm.update_mode != "interleaved")
     if prm.update_mode == "none":
@@ -266,7 +265,7 @@ def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
     targets = [engine for engine in engines.values() if engine.is_target]
     logits = [engines["policy"].tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
     # The logits of all targets are held until the backward pass, with top_k those of one at a time.
-    held = max(logits) if logits and config.prime.process.top_k else sum(logits)
+    held = max(logits) if logits and config.prime.top_k else sum(logits)
     return held + max((pass_memory(target)["gathered"] for target in targets), default=0.0)
 
 

@@ -11,7 +11,7 @@ from prime_ext.config.asynchronous import PRIME_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.preflight.files import check_files as check_files
 from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
 from prime_ext.preflight.prm import check_prm
@@ -26,7 +26,11 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
         SettingsError: it does not compose.
     """
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
-    if config_name.endswith("_cpu") or "trainer.device=cpu" in overrides:
+    device = "cpu" if config_name.endswith("_cpu") else ""
+    for word in overrides:
+        key, _, value = word.partition("=")
+        device = value if key == "trainer.device" else device
+    if device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
     return compose_config(config_name, overrides)
 
@@ -36,16 +40,16 @@ def check_config(config: DictConfig) -> list[str]:
     if "prime" not in config and PSPO_SECTION in config:
         return check_pspo(config)
     problems: list[str] = []
-    sections: dict[type, Any] = {}
+    sections: list[Any] = []
     for kind in (PrimeSettings, PRMSettings):
         try:
-            sections[kind] = kind.of(config)
+            sections.append(kind.of(config))
         except SettingsError as error:
             problems.extend(error.problems)
     if problems:
         return problems
-    prime, prm = sections[PrimeSettings], sections[PRMSettings]
-    trained = [ACTOR, *([PRM] if prm.enable else []), *([CRITIC] if prime.critic_sources else [])]
+    prime, prm = sections[0], None if prm_section(config) is None else sections[1]
+    trained = [ACTOR, *([] if prm is None else [PRM]), *([CRITIC] if prime.critic_sources else [])]
     return [
         *check_names(config),
         *_check_trainer(config, prime, prm),
@@ -53,17 +57,18 @@ def check_config(config: DictConfig) -> list[str]:
         *check_critic(config, prime),
         *check_async(config),
         *check_machine(config, trained),
-        *check_prm(config, prm),
+        *([] if prm is None else check_prm(config, prm)),
         *check_manager_in_prime(config, prime),
     ]
 
 
-def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
     sampler = config.trainer.v1.sampler
     yield from check_trainer(config, PRIME_MODES)
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
     if sampler.custom_sampler.path and sampler.custom_sampler.name and prime.filter.enable:
         yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
-    if prm.enable and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
+    trained = isinstance(prm, TrainedPRMSettings)
+    if trained and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
         yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"

@@ -16,7 +16,7 @@ from yaml import YAMLError
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
+from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.data import check_data, has_tokenizer
@@ -46,7 +46,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)
-    if pspo is None and config.prm.enable:
+    if prm_section(config) is not None:
         models["prm.model.path"] = config.prm.model.path
         if config.prm.reference == "frozen":
             models["prm.reference_path"] = config.prm.reference_path
@@ -61,7 +61,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     yield from check_step_rm(config)
     yield from _check_tools(config)
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
-    if scorer is not None and scorer.architecture == "token_classification":
+    if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
     if pspo is None or pspo.judge:
@@ -123,13 +123,14 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     if "math" in tasks and strict and not tells_prompt:
         remedy = f"set it to {PROMPT_MANAGER}, or +{section}.math_strictness=lenient"
         yield f"reward.reward_manager.name={manager.name} does not tell the reward function the prompt; {remedy}"
-    prm = config.get("prm")
-    hard_labels = prm is not None and prm.enable and prm.loss in LOSSES_OF_HARD_LABELS
+    prm = prm_section(config)
+    loss = None if prm is None else prm.get("loss")
+    hard_labels = loss in LOSSES_OF_HARD_LABELS
     if arguments.get("code_reward") == "fraction" and hard_labels:
-        yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={prm.loss} takes 0 and 1 only"
+        yield f"{section}.code_reward=fraction makes labels between 0 and 1, but prm.loss={loss} takes 0 and 1 only"
     code = (arguments.get("verifiers") or {}).get("code") or {}
     if "code" in tasks and not code.get("unsafe_no_sandbox"):
-        from prime_ext.verifiers.sandbox import SandboxUnavailable, find_protection
+        from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
 
         try:
             missing = "; ".join(find_protection().missing)

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES, VERL_BACKENDS
-from prime_ext.config.settings import PRMSettings
+from prime_ext.config.settings import PRMSettings, TrainedPRMSettings
 
 # Engines of verl on which the PRM's worker works.
 ENGINES = ("fsdp", "fsdp2")
@@ -22,14 +22,12 @@ def has_adapter(model: Any) -> bool:
 
 def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     """One line per combination of settings that cannot work."""
-    if not prm.enable:
-        return
     strategy = config.prm.engine.get("strategy")
     if strategy not in ENGINES:
         yield f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, whatever the policy's is"
     yield from check_weights("prm.engine", config.prm.engine)
     yield from _check_reference(config, prm)
-    if not has_adapter(config.prm.model):
+    if not has_adapter(config.prm.model) or not isinstance(prm, TrainedPRMSettings):
         return
     if prm.trainable_layers is not None:
         yield f"prm.trainable_layers={prm.trainable_layers} is not for a model with a LoRA adapter; set it to null"
@@ -64,7 +62,7 @@ def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
 
 def check_trainable_layers(config: DictConfig) -> Iterable[str]:
     """Whether the PRM has as many decoder layers as are to be trained; reads its config.json."""
-    wanted, model = config.prm.trainable_layers, config.prm.model
+    wanted, model = config.prm.get("trainable_layers"), config.prm.model
     found = None if wanted is None else _local_config(model)
     if found is not None and wanted > (layers := found.get_text_config().num_hidden_layers):
         yield f"prm.trainable_layers={wanted} must be at most {layers}, the decoder layers of {model.path}"

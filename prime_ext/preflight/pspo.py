@@ -22,7 +22,7 @@ from prime_ext.config.pspo_settings import (
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
+from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, scorer_of
 from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_name, check_names, check_trainer
 from prime_ext.preflight.rewards import NOT_IN_V1
 from prime_ext.step_rm.scorers.build import check_model, check_server
@@ -48,7 +48,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     mode, estimator = config.trainer.v1.trainer_mode, config.algorithm.adv_estimator
-    rollout, position = config.actor_rollout_ref.rollout, pspo.accumulation.reward_position
+    rollout, position = config.actor_rollout_ref.rollout, pspo.reward_position
     key = f"algorithm.adv_estimator={estimator}"
     yield from check_trainer(config, PSPO_MODES + VERL_MODES)
     if not uses_manager(config):
@@ -56,8 +56,8 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
-        what = "mode=none" if pspo.accumulation.mode == "none" else f"reward_position={position}"
-        yield f"pspo.accumulation.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
+        what = "accumulation=null" if pspo.accumulation is None else f"accumulation.reward_position={position}"
+        yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
     if estimator in ("remax", *NOT_IN_V1):
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
     else:
@@ -71,12 +71,14 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
     """Whether the step scorer can be reached, and where it would work."""
-    pool, gpus, device = config.reward.reward_model, scorer.actor.num_gpus, scorer.device
+    pool = config.reward.reward_model
     if pool.enable and config.reward.custom_reward_function.path is None:
         yield "reward.reward_model.enable=true needs reward.custom_reward_function.path; leave it at that of prime_ext"
-    if scorer.kind == "server":
+    if isinstance(scorer, ServerSettings):
         yield from _check_server(config, scorer)
-    elif gpus == 0 and device is not None and device != "cpu":
+        return
+    gpus, device = scorer.actor.num_gpus, scorer.device
+    if gpus == 0 and device is not None and device != "cpu":
         yield f"step_scorer.device={device} needs a GPU of Ray's; set step_scorer.actor.num_gpus, or the device to cpu"
     elif gpus > 0 and device == "cpu":
         yield f"step_scorer.actor.num_gpus={gpus} reserves GPUs that step_scorer.device=cpu leaves idle; set one"
@@ -84,7 +86,7 @@ def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
         yield f"step_scorer.actor.num_gpus={gpus}: there are none with trainer.device=cpu; set it to 0"
 
 
-def _check_server(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
+def _check_server(config: DictConfig, scorer: ServerSettings) -> Iterable[str]:
     pool = config.reward.reward_model
     if scorer.address is None and not pool.enable:
         yield "step_scorer.address is not set, nor verl's pool of reward models on; give a URL, or turn the pool on"
@@ -101,20 +103,20 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
     try:
         scorer = sections_of(config)[1] if uses_manager(config) else scorer_of(config)
         check_model(scorer)
-        if scorer.address is not None:
+        if isinstance(scorer, ServerSettings) and scorer.address is not None:
             check_server(scorer)
     except SettingsError as error:
         yield from error.problems
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether manager and ``prime.process.scorer`` agree, and the manager gives PRIME what it reads."""
-    key, scorer = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.process.scorer
-    manager, wanted = manager_of(config), prime.process.scores_steps
+    """Whether manager and ``prime.process`` agree, and the manager gives PRIME what it reads."""
+    key = f"reward.reward_manager.name={config.reward.reward_manager.name}"
+    manager, wanted = manager_of(config), prime.scores_steps
     if manager == STEP_SCORES_MANAGER and not wanted:
-        yield f"{key}: prime.process.scorer={scorer} reads no step scores; choose variant=step_scorer"
+        yield f"{key}: prime.process reads no step scores; choose variant=step_scorer"
     elif manager != STEP_SCORES_MANAGER and wanted:
-        yield f"{key}: prime.process.scorer=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
+        yield f"{key}: prime/process=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
     elif config.get(SCORER_SECTION) is not None and manager not in (MANAGER, STEP_SCORES_MANAGER):
         yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"
     if manager != MANAGER and config.get(SECTION) is not None:
@@ -132,7 +134,7 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
 def _check_pspo_in_prime(pspo: PSPOSettings, prime: PrimeSettings) -> Iterable[str]:
     if not pspo.judge and prime.label_key == "acc":
         yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
-    if (position := pspo.accumulation.reward_position) != "last_token":
+    if (position := pspo.reward_position) != "last_token":
         yield f"pspo.accumulation.reward_position={position}: PRIME pays at the last token; leave it at last_token"
     if (theirs := prime.verifier.on_failure) != pspo.on_failure:
         yield f"pspo.on_failure={pspo.on_failure}: in PRIME, prime.verifier.on_failure={theirs} counts; set both alike"

@@ -5,60 +5,42 @@ from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
-from prime_ext.config.checks import defaults_of, unread
 from prime_ext.config.engines import sequence_parallel_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS as GROUP_ESTIMATORS_OF_VERL
-from prime_ext.config.reward_settings import (
-    GROUP_ESTIMATORS,
-    OUTCOME_ESTIMATORS,
-    OutcomeSettings,
-    ProcessSettings,
-    TurnSettings,
-)
+from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OUTCOME_ESTIMATORS, TurnSettings
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.preflight.machine import check_name
 
 # verl's, and prime_ext.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
-# Keys of prime.process that shape the rewards of sampled tokens.
-OF_SAMPLED = ("normalization", "discount", "estimator", "baseline")
 # Estimators that verl's V1 trainer names but gives less than they need.
 NOT_IN_V1 = ("gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
-def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
     """Whether everything is there that the chosen rewards and estimators read."""
-    outcome, process = prime.outcome, prime.process
+    outcome = prime.outcome
     estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
-    scorer, sampler = f"prime.process.scorer={process.scorer}", config.trainer.v1.sampler.custom_sampler
-    if process.scores_steps and prm.enable:
-        yield f"prm.enable=true: nothing reads the implicit PRM with {scorer}; set it to false"
-    if not process.scores_steps and not prm.enable:
-        readers = {"prime.process.coefficient > 0": process.coefficient > 0, estimator: prime.outcome_reads_prm}
-        yield from (f"{name} reads the PRM and needs prm.enable=true" for name, reads in readers.items() if reads)
-    if process.scores_steps and prime.outcome_reads_prm:
-        yield f"{estimator} reads the implicit PRM, which {scorer} stands in for"
-    same = config.prm.model.path == config.actor_rollout_ref.model.path
-    if prm.enable and not prm.trained and prm.reference == "policy" and same:
-        yield f"prm.model.path={config.prm.model.path} is the policy itself; name a teacher there, or train it"
-    scored = prm.enable or process.scores_steps
-    if process.reliability_gate and not (scored and outcome.coefficient > 0):
-        yield "prime.process.reliability_gate=true needs prm.enable=true and prime.outcome.coefficient > 0"
+    sampler = config.trainer.v1.sampler.custom_sampler
+    if prime.scores_steps and prime.outcome_reads_prm:
+        yield f"{estimator} reads the implicit PRM, which a step scorer stands in for"
+    if prm is not None and prm.update_mode == "none" and prm.reference == "policy":
+        if config.prm.model.path == config.actor_rollout_ref.model.path:
+            yield f"prm.model.path={config.prm.model.path} is the policy itself; name a teacher there, or train it"
+    if prime.gate is not None and outcome.coefficient == 0:
+        yield "prime.process.gate weighs rewards by outcomes: set prime.outcome.coefficient above 0, or it to null"
     if outcome.of_verl:
         yield from _check_estimator_of_verl(outcome.estimator)
     if prime.needs_greedy and sampler.path and sampler.name:
         yield f"{estimator} needs the trainer's own sampler; unset trainer.v1.sampler.custom_sampler"
     if prime.needs_greedy and config.trainer.v1.trainer_mode != "prime_sync":
         yield f"{estimator} needs rollouts of one policy version: trainer.v1.trainer_mode=prime_sync"
-    if prime.turns.pays:
-        yield from _check_turn_rewards(config, prime)
+    if prime.turns is not None:
+        yield from _check_turn_rewards(config, prime.turns)
     if n_rollouts < 2:
         yield from _check_single_rollouts(n_rollouts, prime)
-    if prime.distils:
-        defaults, where = defaults_of("prime/prime.yaml")["process"], "with prime.process.form=kl"
-        yield from unread(process, defaults, "prime.process", [(OF_SAMPLED, False, where)])
-    if prime.distils or prime.anchor.enable:
+    if prime.distils or prime.anchor is not None:
         yield from _check_targets(config, prime, prm)
 
 
@@ -73,34 +55,32 @@ def _check_estimator_of_verl(name: str) -> Iterable[str]:
         yield from check_name("prime.outcome.estimator", name, known)
 
 
-def _check_turn_rewards(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
+def _check_turn_rewards(config: DictConfig, turns: TurnSettings) -> Iterable[str]:
     """An agent loop has to report them, one for each turn."""
-    key, rollout = f"prime.turns.field={prime.turns.field}", config.actor_rollout_ref.rollout
+    key, rollout = f"prime.turns.field={turns.field}", config.actor_rollout_ref.rollout
     loop, calls = rollout.agent.default_agent_loop, rollout.multi_turn.max_parallel_calls
     if loop in SINGLE_TURN_LOOPS:
-        remedy = "set it to tool_agent, or prime.turns.coefficient=0"
+        remedy = "set it to tool_agent, or prime/turns=none"
         yield f"{key}: actor_rollout_ref.rollout.agent.default_agent_loop={loop} has no rewards of turns; {remedy}"
-    elif prime.turns.field == "turn_scores" and loop in TOOL_LOOPS:
+    elif turns.field == "turn_scores" and loop in TOOL_LOOPS:
         yield f"{key}: {loop} reports none; set it to tool_rewards, or name an agent loop of yours"
-    elif prime.turns.field == "tool_rewards" and calls != 1:
+    elif turns.field == "tool_rewards" and calls != 1:
         where = f"actor_rollout_ref.rollout.multi_turn.max_parallel_calls={calls}"
         yield f"{key} does not say which turn a reward is of with {where}; set it to 1"
 
 
 def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[str]:
     key = f"actor_rollout_ref.rollout.n={n_rollouts}"
-    sources: dict[str, OutcomeSettings | ProcessSettings | TurnSettings]
-    sources = {"outcome": prime.outcome, "process": prime.process, "turns": prime.turns}
-    for name, source in sources.items():
-        if source.coefficient > 0 and source.estimator in (*GROUP_ESTIMATORS, *GROUP_ESTIMATORS_OF_VERL):
-            yield f"{key}: prime.{name}.estimator={source.estimator} compares the rollouts of a prompt; set 2 or more"
+    for name, estimator in prime.estimators.items():
+        if estimator in (*GROUP_ESTIMATORS, *GROUP_ESTIMATORS_OF_VERL):
+            yield f"{key}: prime.{name}.estimator={estimator} compares the rollouts of a prompt; set 2 or more"
     if prime.filter.enable:
         yield f"{key}: a single rollout is never inside prime.filter; disable it"
 
 
-def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -> Iterable[str]:
+def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
     """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
-    name = "prime.process.form=kl" if prime.distils else f"prime.anchor.kind={prime.anchor.kind}"
+    name = "prime/process=kl" if prime.distils else "prime/anchor=ema"
     policy = config.actor_rollout_ref
     if policy.actor.strategy not in ("fsdp", "fsdp2"):
         yield f"{name} needs actor_rollout_ref.actor.strategy=fsdp or fsdp2, it is {policy.actor.strategy}"
@@ -110,12 +90,12 @@ def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings) -
         yield f"{name} and verl's distillation.enabled=true both change the policy's loss; choose one"
     if config.trainer.v1.trainer_mode == "prime_separate_async":
         yield f"{name} needs trainer.v1.trainer_mode=prime_sync or prime_colocate_async, or choose variant=guarded"
-    if not prime.distils:
+    if not prime.distils or prm is None:
         return
-    if prm.enable and prm.update_mode not in ("before", "none"):
-        yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode}), or none"
+    if prm.update_mode not in ("before", "none"):
+        yield f"{name} reads the PRM after its update; set prm.update_mode=before (it is {prm.update_mode})"
     ours, theirs = sequence_parallel_ranks(policy.actor), sequence_parallel_ranks(config.prm)
-    if prm.enable and ours != theirs:
+    if ours != theirs:
         size = "prm.engine.ulysses_sequence_parallel_size"
         yield f"{name} needs {size}={ours} as the policy has, it is {theirs}"
 
@@ -133,8 +113,9 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
         yield f"prime.outcome.estimator={prime.outcome.estimator} is computed by verl without the critic of {sources}"
     elif algorithm.adv_estimator not in ("rloo", "gae", prime.outcome.estimator):
         yield f"{estimator} would be computed and thrown away; set prime.outcome.estimator, and leave it at rloo"
-    if prime.one_value_of_both and prime.process.discount != algorithm.gamma:
-        ours = f"prime.process.discount={prime.process.discount}"
+    process = prime.paid_process
+    if prime.one_value_of_both and process is not None and process.discount != algorithm.gamma:
+        ours = f"prime.process.discount={process.discount}"
         yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):
         yield f"critic.enable={str(critic.enable).lower()} contradicts prime.outcome.estimator; leave it unset"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimiser of its own."""
+"""The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimizer of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import torch.distributed as dist
 from verl.utils.device import get_device_name
 
 from prime_ext.algorithms.prm_losses import logit_of_mean
-from prime_ext.config.settings import BiasSettings
 from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
@@ -26,11 +25,10 @@ class OutcomeBias:
     are not finite), b skips it too.
     """
 
-    def __init__(self, settings: BiasSettings):
-        self._started = settings.init is not None
-        start = torch.tensor(settings.init or 0.0, dtype=torch.float64, device=get_device_name())
-        self.parameter = torch.nn.Parameter(start)
-        self._optimizer = torch.optim.AdamW([self.parameter], settings.lr, BETAS, EPSILON, weight_decay=0.0)
+    def __init__(self, lr: float):
+        self._started = False
+        self.parameter = torch.nn.Parameter(torch.tensor(0.0, dtype=torch.float64, device=get_device_name()))
+        self._optimizer = torch.optim.AdamW([self.parameter], lr, BETAS, EPSILON, weight_decay=0.0)
 
     @property
     def value(self) -> float:
@@ -38,7 +36,7 @@ class OutcomeBias:
         return float(self.parameter.detach())
 
     def start(self, mean_outcome: float) -> None:
-        """Begin at the logit of a mean outcome, unless the settings or a checkpoint have given a value."""
+        """Begin at the logit of a mean outcome, unless a checkpoint has given a value."""
         if not self._started:
             self._started = True
             self.parameter.data.fill_(logit_of_mean(mean_outcome))
@@ -48,7 +46,7 @@ class OutcomeBias:
         self._optimizer.zero_grad()
 
     def follow(self, engine: Any) -> None:
-        """Step after every step of the engine's optimiser from now on."""
+        """Step after every step of the engine's optimizer from now on."""
         engine.optimizer.register_step_post_hook(lambda *_: self._step(engine))
 
     def _step(self, engine: Any) -> None:
@@ -72,7 +70,7 @@ class OutcomeBias:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError where the checkpoint was saved without a bias."""
         if not (folder / BIAS_FILE).is_file():
             raise FileNotFoundError(
-                f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with prm.bias.enable=false"
+                f"the checkpoint has no bias of the PRM, {folder / BIAS_FILE}; it was saved with prm.bias_lr=null"
             )
         state = read_json(folder / BIAS_FILE)
         if state["bias"] is None:

@@ -14,7 +14,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from prime_ext.config.settings import ReplaySettings
 from prime_ext.utils.files import atomic_path
 
 # Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the response, the outcome.
@@ -36,23 +35,22 @@ class PRMReplay:
     uninterrupted one draws.
 
     Args:
-        settings: the section ``prm.replay``.
+        n_batches: how many updates are remembered (``prm.replay``).
         folder: of the store; touched at the first update, when a run is sure to own it.
     """
 
-    def __init__(self, settings: ReplaySettings, folder: Path):
-        self.settings = settings
+    def __init__(self, n_batches: int, folder: Path):
+        self.n_batches = n_batches
         self.folder = folder
         self._settled = False
         # The file of each batch, by number.
         self._batches: dict[int, Path] = {}
 
     def draw(self, new: int) -> list[dict[str, torch.Tensor]]:
-        """Draw ``ratio * new`` rollouts without replacement, or all there are: their fields and ``input_ids``."""
+        """Draw ``new`` rollouts without replacement, or all there are: their fields and ``input_ids``."""
         places = [(number, row) for number in sorted(self._batches) for row in range(_size(self._batches[number]))]
         generator = torch.Generator().manual_seed(self._next)
-        wanted = round(self.settings.ratio * new)
-        drawn = [places[place] for place in torch.randperm(len(places), generator=generator)[:wanted].tolist()]
+        drawn = [places[place] for place in torch.randperm(len(places), generator=generator)[:new].tolist()]
         rollouts = {}
         for number in {number for number, _ in drawn}:
             with safe_open(self._batches[number], framework="pt") as file:
@@ -72,7 +70,7 @@ class PRMReplay:
         }
         with atomic_path(self._batches[number]) as temporary:
             save_file(tensors, temporary)
-        for old in sorted(self._batches)[: -self.settings.batches]:
+        for old in sorted(self._batches)[: -self.n_batches]:
             self._batches.pop(old).unlink()
 
     def save(self, folder: Path) -> None:
@@ -88,10 +86,10 @@ class PRMReplay:
         """
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay.batches=0"
+                f"the checkpoint has no replayed rollouts at {folder}; it was saved with prm.replay=0"
             )
         files = _files(folder)
-        self._batches = {number: files[number] for number in sorted(files)[-self.settings.batches :]}
+        self._batches = {number: files[number] for number in sorted(files)[-self.n_batches :]}
 
     @property
     def _next(self) -> int:

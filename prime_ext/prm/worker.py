@@ -14,7 +14,6 @@ from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
-from prime_ext.config.settings import BiasSettings
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
@@ -150,7 +149,7 @@ class ImplicitPRMWorker(TrainingWorker):
     Args:
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
-        bias: settings of the trained bias; None for a loss without one.
+        bias_lr: learning rate of the trained bias; None for a loss without one.
         trainable_layers: decoder layers that are trained, the last ones, or below 1 their share; None: the whole model.
     """
 
@@ -158,13 +157,13 @@ class ImplicitPRMWorker(TrainingWorker):
         self,
         config: TrainingWorkerConfig,
         role: str = "prm",
-        bias: BiasSettings | None = None,
+        bias_lr: float | None = None,
         trainable_layers: int | float | None = None,
     ):
         super().__init__(config)
         self._role = role
         self._trainable_layers = trainable_layers
-        self._bias = None if bias is None else OutcomeBias(bias)
+        self._bias = None if bias_lr is None else OutcomeBias(bias_lr)
         # Whether fused and plain log-probabilities were compared, and the difference until the next metrics.
         self._guarded = False
         self._guard_metrics: dict[str, float] = {}

@@ -17,10 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
-from ray.exceptions import RayActorError, RayTaskError
-
-from prime_ext.reward.node_actor import NodeActor
+from prime_ext.reward.node_actor import NodeActor, NodeFailure
 from prime_ext.verifiers.sources import (
     TaskVerifier,
     check_task_settings,
@@ -65,25 +62,10 @@ class NodeVerifiers:
             return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
 
 
-class SharedVerifiers:
-    """Client of this node's actor."""
-
-    def __init__(self, modules: Sequence[str], settings: Settings):
-        self._node = NodeActor("verifiers", NodeVerifiers, tuple(modules), settings, max_concurrency=MAX_CONCURRENCY)
-
-    async def verify(self, task: str, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
-        start = time.perf_counter()
-        try:
-            return await self._node.ask(lambda actor: actor.verify.remote(task, response, gold, dict(options)))
-        except (RayTaskError, RayActorError) as error:
-            detail = f"verifiers of this node: {error}"[:500]
-            return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
-
-
 @functools.cache
-def _verifiers(key: str) -> NodeVerifiers | SharedVerifiers:
+def _verifiers(key: str) -> NodeActor:
     _, *modules_and_settings = json.loads(key)
-    return (SharedVerifiers if ray.is_initialized() else NodeVerifiers)(*modules_and_settings)
+    return NodeActor("verifiers", NodeVerifiers, *modules_and_settings, max_concurrency=MAX_CONCURRENCY)
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
@@ -197,7 +179,12 @@ async def compute_score(
         UnknownSource: no verifier is known for the data source.
         ValueError, ImportError: the prompt is needed and missing; or see :func:`prepare`.
     """
-    client = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
+    node = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
-    return reward_info(await client.verify(source.task, solution_str, ground_truth, options))
+    start = time.perf_counter()
+    try:
+        verdict = await node.ask("verify", source.task, solution_str, ground_truth, options)
+    except NodeFailure as error:
+        verdict = grader_failed(Outcome.ERROR, None, time.perf_counter() - start, str(error))
+    return reward_info(verdict)

@@ -2,13 +2,14 @@
 """Reward managers of verl's reward loop (``reward.reward_manager.name``), which judge one response at a time.
 
 * ``naive_with_prompt``: verl's ``naive``, which also passes the prompt to the reward function.
-* ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for ``prime.process.scorer=step_scorer``.
+* ``naive_with_step_scores``: also scores the steps of ``prime.steps``, for ``prime/process=step_scorer``.
   ``prime.verifier.on_failure`` decides about a response without scores.
 * ``pspo_wrs``: step scores, accumulated and shaped (arXiv 2411.11681), with the sections ``pspo`` and ``step_scorer``.
   A response without scores has the reward 0; ``pspo.on_failure`` decides about it.
 """
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -31,11 +32,11 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import pay_steps
 from prime_ext.config import pspo_settings, step_scorer_settings
 from prime_ext.config.checks import read
-from prime_ext.config.reward_settings import StepSettings, chain_arguments
+from prime_ext.config.reward_settings import Steps, StepSettings, chain_arguments
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
-from prime_ext.reward.node_scorer import NodeScorer, connect
-from prime_ext.reward.step_scoring import ScoredSteps, StepScoring
+from prime_ext.reward.node_scorer import connect
+from prime_ext.reward.step_scoring import Score, ScoredSteps, StepScoring
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 class StepScoresRewardManager(PromptRewardManager):
     """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
 
-    ``scorer`` is None for the scorer of this node; all other arguments are verl's.
+    ``score`` is None for the scorer of this node; all other arguments are verl's.
 
     Raises:
         SettingsError: a section is missing or wrong.
@@ -82,14 +83,16 @@ class StepScoresRewardManager(PromptRewardManager):
     """
 
     def __init__(
-        self, config: DictConfig, tokenizer: Any, compute_score: Any, scorer: NodeScorer | None = None, **others: Any
+        self, config: DictConfig, tokenizer: Any, compute_score: Any, score: Score | None = None, **others: Any
     ):
         super().__init__(config, tokenizer, compute_score, **others)
         steps, of_scorer = self.read_sections(config)
-        self._scoring = StepScoring(steps, tokenizer, scorer or connect(of_scorer, others.get("reward_router_address")))
+        if score is None:
+            score = functools.partial(connect(of_scorer, others.get("reward_router_address")).ask, "score")
+        self._scoring = StepScoring(steps, tokenizer, score)
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        steps = read(StepSettings, OmegaConf.to_container(config.prime.steps, resolve=True), "prime.steps")
+        steps = read(Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps")
         return steps, step_scorer_settings.scorer_of(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -117,8 +120,8 @@ class ChainPricing:
     def __init__(self, settings: pspo_settings.PSPOSettings):
         self._chain = ChainReward(**chain_arguments(settings.accumulation, settings.shaping))
         self._credit = settings.credit
-        self._accumulates = settings.accumulation.mode != "none"
-        self._at_steps = not self._accumulates or settings.accumulation.reward_position == "step_ends"
+        self._accumulates = settings.accumulation is not None
+        self._at_steps = settings.accumulation is None or settings.accumulation.reward_position == "step_ends"
 
     def __call__(self, scores: Sequence[float]) -> PricedChain:
         """Return the reward for the scores of steps, 0 without a step. ``ValueError``: it is not a finite number."""

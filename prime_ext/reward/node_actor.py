@@ -3,8 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -12,15 +11,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+# After this a node has no room for the actor, or its model does not load.
+START_SECONDS = 600.0
+
+
+class NodeFailure(Exception):
+    """The actor did not start, failed at a request, or died twice; the message is one line."""
 
 
 class NodeActor:
-    """Client of this node's actor ``name``, which is ``cls(*arguments)``; ``options`` are those of Ray."""
+    """``cls(*arguments)`` in this node's actor ``name``, with Ray's ``options``; without Ray in this process."""
 
     def __init__(self, name: str, cls: type, *arguments: Any, **options: Any):
         self._name, self._cls, self._arguments, self._options = name, cls, arguments, options
         self._actor: Any = None
+        self._started: Any = None  # the actor that has answered
+        self._local = None if ray.is_initialized() else cls(*arguments)
 
     def handle(self) -> Any:
         if self._actor is None:
@@ -35,17 +41,29 @@ class NodeActor:
             self._actor = ray.remote(self._cls).options(**options).remote(*self._arguments)
         return self._actor
 
-    async def ask(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        """Return ``call(actor)``; if the actor died, that of a new one. ``RayActorError``: the new one died too."""
-        actor = self.handle()
-        try:
-            return await call(actor)
-        except RayTaskError:
-            raise
-        except RayActorError as error:
-            # Another request may have replaced it already.
-            if self._actor is actor:
-                logger.warning("the %s of this node died: %s", self._name.replace("_", " "), error)
-                self._actor = None
-        await asyncio.sleep(0.5)
-        return await call(self.handle())
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """Return what a method returns; if the actor died, that of a new one. Raises :class:`NodeFailure`."""
+        if self._local is not None:
+            return await getattr(self._local, method)(*arguments)
+        name = f"{self._name.replace('_', ' ')} of this node"
+        for last in (False, True):
+            actor = self.handle()
+            try:
+                if self._started is not actor:
+                    await asyncio.wait_for(actor.__ray_ready__.remote(), START_SECONDS)
+                    self._started = actor
+                return await getattr(actor, method).remote(*arguments)
+            except (asyncio.TimeoutError, TimeoutError):
+                gpus = self._options.get("num_gpus", 0)
+                why = f"the {gpus:g} GPUs that it reserves are not free, or its model does not load"
+                raise NodeFailure(f"the {name} did not start in {START_SECONDS:g} s: {why}") from None
+            except (RayTaskError, RayActorError) as error:
+                if last or isinstance(error, RayTaskError):
+                    # Ray's messages hold the whole traceback; the cause is their last line.
+                    lines = [line for line in str(error).splitlines() if line.strip()]
+                    raise NodeFailure(f"{name}: {lines[-1] if lines else repr(error)}"[:500]) from error
+                # Another request may have replaced it already.
+                if self._actor is actor:
+                    logger.warning("the %s died: %s", name, error)
+                    self._actor = None
+            await asyncio.sleep(0.5)

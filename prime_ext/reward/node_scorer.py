@@ -7,12 +7,8 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import ray
-from ray.exceptions import RayActorError, RayTaskError
-
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings
 from prime_ext.reward.node_actor import NodeActor
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.build import build_scorer
@@ -25,8 +21,6 @@ WINDOW_SECONDS = 0.005
 BATCH_TOKENS = 16384
 # Responses that an actor accepts at the same time; more wait in its queue.
 MAX_CONCURRENCY = 10_000
-# After this a node has no room for the actor, or its model does not load.
-START_SECONDS = 600.0
 
 
 @dataclass(eq=False)
@@ -90,7 +84,7 @@ class NodeStepScorer:
     """The scorer in the Ray actor of a node or in this process."""
 
     def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
-        if scorer.kind == "local":
+        if not isinstance(scorer, ServerSettings):
             actor = scorer.actor
             if actor.cpu_threads is not None:
                 import torch
@@ -101,7 +95,7 @@ class NodeStepScorer:
                 scorer = replace(scorer, device="cpu")
         self._scorer = build_scorer(scorer, router_address)
         # A server forms batches itself.
-        local = scorer.kind == "local"
+        local = not isinstance(scorer, ServerSettings)
         self._batcher = MicroBatcher(self._scorer, WINDOW_SECONDS, BATCH_TOKENS) if local else None
 
     async def score(self, chain: Chain, tokens: int) -> Outcome:
@@ -110,42 +104,11 @@ class NodeStepScorer:
         (outcome,) = await score_each(self._scorer, [chain])
         return outcome
 
-    async def ready(self) -> None:
-        """Return when the model is loaded."""
 
-
-class SharedStepScorer:
-    """Client of this node's actor."""
-
-    def __init__(self, scorer: ScorerSettings, router_address: str | None = None):
-        self._num_gpus = scorer.actor.num_gpus
-        options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": self._num_gpus}
-        self._node = NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)
-        self._ready: Any = None  # the actor whose model is loaded
-
-    async def _ask(self, actor: Any, chain: Chain, tokens: int) -> Outcome:
-        if self._ready is not actor:
-            await asyncio.wait_for(actor.ready.remote(), START_SECONDS)
-            self._ready = actor
-        return await actor.score.remote(chain, tokens)
-
-    async def score(self, chain: Chain, tokens: int) -> Outcome:
-        try:
-            return await self._node.ask(lambda actor: self._ask(actor, chain, tokens))
-        except (asyncio.TimeoutError, TimeoutError):
-            return ScoringFailure(
-                f"the step scorer of this node did not start in {START_SECONDS:g} s: no {self._num_gpus:g} GPUs "
-                f"are free (step_scorer.actor.num_gpus), or its model does not load"
-            )
-        except (RayTaskError, RayActorError) as error:
-            # Ray's messages hold the whole traceback; the cause is their last line.
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            return ScoringFailure(f"step scorer of this node: {lines[-1] if lines else repr(error)}"[:500])
-
-
-NodeScorer = NodeStepScorer | SharedStepScorer
-
-
-def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeScorer:
+def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeActor:
     """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
-    return (SharedStepScorer if ray.is_initialized() else NodeStepScorer)(scorer, router_address)
+    options = {
+        "max_concurrency": MAX_CONCURRENCY,
+        "num_gpus": 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus,
+    }
+    return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

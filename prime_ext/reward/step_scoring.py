@@ -6,18 +6,20 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.reward.node_scorer import NodeScorer
+from prime_ext.reward.node_actor import NodeFailure
 from prime_ext.reward.pspo_info import FAILURE, HISTOGRAM
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
-from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
 
 logger = logging.getLogger(__name__)
 
+# Scores a response of n tokens, or says why there are none.
+Score = Callable[[Chain, int], Awaitable[Outcome]]
 WARNINGS = 20  # about responses without scores, by each reward worker
 _LONGEST = 200  # characters
 
@@ -59,10 +61,10 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Cuts responses, in tokens of the policy, into steps with content and lets them be scored."""
+    """Cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
 
-    def __init__(self, steps: StepSettings, tokenizer: Any, scorer: NodeScorer):
-        self._cutter, self._scorer = ResponseCutter(steps, tokenizer), scorer
+    def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
+        self._cutter, self._score = ResponseCutter(steps, tokenizer), score
         self._failures = 0
 
     async def __call__(self, row: Any) -> ScoredSteps:
@@ -75,7 +77,10 @@ class StepScoring:
     async def _scores(self, cut: Cut, asked: str, n_tokens: int) -> tuple[StepScores | None, str]:
         if not cut.texts:
             return StepScores(()), ""
-        outcome = await self._scorer.score(Chain(cut.texts, asked), n_tokens)
+        try:
+            outcome = await self._score(Chain(cut.texts, asked), n_tokens)
+        except NodeFailure as error:
+            return None, str(error)
         if isinstance(outcome, ScoringFailure):
             return None, outcome.reason
         if len(outcome.probabilities) != len(cut.texts):

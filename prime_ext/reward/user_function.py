@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome, grader_failed
-from prime_ext.verifiers.worker_pool import Failure, WorkerPool
+from prime_ext.verifiers.worker_pool import Failure, WorkerPool, available_cores
 
 OWN = "pkg://prime_ext.reward.compute_score"
 # Of verl's rate-limited manager: reward.timeout.

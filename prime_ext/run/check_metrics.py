@@ -15,6 +15,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from prime_ext.config.checks import SettingsError
+from prime_ext.config.settings import prm_section
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import read_metrics
 
@@ -94,8 +95,8 @@ def checks_of_rl(config: DictConfig, path: Path | None) -> RunChecks | None:
     names = []
     if steps is None or trainer.critic_warmup < steps:
         names += ["actor/pg_loss", "actor/grad_norm"]
-    prm = config.get("prm")
-    if prm is not None and prm.enable and prm.update_mode != "none":
+    prm = prm_section(config)
+    if prm is not None and prm.update_mode != "none":
         names += ["prm/loss", "prm/grad_norm"]
     if config.algorithm.adv_estimator == "gae":
         names += ["critic/vf_loss", "critic/grad_norm"]

@@ -14,7 +14,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from prime_ext.utils.files import read_json, write_json, write_text
+from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.run_store import RunError
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,6 @@ TRACKER = "latest_checkpointed_iteration.txt"
 MARKER = "prime_ext_complete.json"
 # verl's names, and those of transformers' Trainer.
 _FOLDER = re.compile(r"(?:global_step_|checkpoint-)(\d+)")
-
-
-class CheckpointDamaged(RuntimeError):
-    """No checkpoint of a run can be resumed from; the message is one line."""
 
 
 def mark_complete(folder: Path, contents: dict[str, Any]) -> None:
@@ -53,16 +50,11 @@ def damage(folder: Path) -> str:
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Withdraw the declaration before a step is saved again or deleted; the tracker then names another whole one."""
+    """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not name it any more."""
     (folder / MARKER).unlink(missing_ok=True)
-    root = folder.parent
     match = _FOLDER.fullmatch(folder.name)
-    if match and int(match[1]) == _tracked_step(root):
-        others = [step for step in complete_steps(root) if step != int(match[1])]
-        if others:
-            write_text(root / TRACKER, str(others[-1]))
-        else:
-            (root / TRACKER).unlink()
+    if match and int(match[1]) == _tracked_step(folder.parent):
+        (folder.parent / TRACKER).unlink()
 
 
 def _tracked_step(root: Path) -> int | None:
@@ -73,12 +65,6 @@ def _tracked_step(root: Path) -> int | None:
 def complete_steps(root: Path) -> list[int]:
     """Return the steps of the whole checkpoints below ``root``, oldest first."""
     return [step for step, problem in _declared(root).items() if not problem]
-
-
-def complete_folders(root: Path) -> list[Path]:
-    """Return the folders of the whole checkpoints below ``root``, oldest first."""
-    folders = _folders(root)
-    return [folders[step] for step in complete_steps(root)]
 
 
 def _folders(root: Path) -> dict[int, Path]:
@@ -102,30 +88,23 @@ def _declared(root: Path) -> dict[int, str]:
     return problems
 
 
-def repair_tracker(root: Path) -> int | None:
-    """Let the tracker name the latest whole checkpoint, unless it names one. Return its step; None if there is none.
+def latest(root: Path) -> Path | None:
+    """Return the whole checkpoint to resume from: the one that verl's tracker names, else the latest; None for none.
 
-    CheckpointDamaged: there were whole checkpoints, and all of them have been damaged.
+    RunError: there were whole checkpoints, and all of them have been damaged.
     """
     declared = _declared(root)
     steps = [step for step, problem in declared.items() if not problem]
-    damaged = [f"global_step_{step}: {problem}" for step, problem in declared.items() if problem]
+    damaged = [f"{_folders(root)[step].name}: {problem}" for step, problem in declared.items() if problem]
     for line in damaged:
         logger.warning("checkpoint %s/%s: it is damaged and not used", root, line)
-    tracked = _tracked_step(root)
-    if tracked in steps:
-        return tracked
     if damaged and not steps:
-        raise CheckpointDamaged(
-            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew with "
-            f"trainer.resume_mode=disable"
+        raise RunError(
+            f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew in another "
+            "folder or after deleting this one"
         )
-    if not steps:
-        (root / TRACKER).unlink(missing_ok=True)
-        return None
-    logger.warning("checkpoint tracker %s named %s; resuming from global_step_%d", root / TRACKER, tracked, steps[-1])
-    write_text(root / TRACKER, str(steps[-1]))
-    return steps[-1]
+    tracked = _tracked_step(root)
+    return _folders(root)[tracked if tracked in steps else steps[-1]] if steps else None
 
 
 def prune(root: Path, keep: int | None, newest: int) -> None:

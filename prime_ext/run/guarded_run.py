@@ -21,9 +21,8 @@ from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
-from prime_ext.run.run_lock import RunLock
 from prime_ext.utils import transfer_queue as transfer
-from prime_ext.utils.run_store import RunError
+from prime_ext.utils.run_store import RunError, RunLock
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -38,11 +37,11 @@ class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
-        """Set up workers and models as verl does. Raises ``RunFolderInUse`` and ``ClusterTooSmall`` before that."""
+        """Set up workers and models as verl does. Raises ``RunError`` before: small cluster, folder in use."""
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
-            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir))
+            self._run_lock = RunLock(Path(self.config.trainer.default_local_dir), "trainer.default_local_dir")
             self._run_lock.acquire()
         super().init()
 
@@ -120,12 +119,15 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         if trainer.resume_mode == "auto":
-            checkpoint.repair_tracker(Path(trainer.default_local_dir))
-        if refusal := resume.refusal(self.config, self._identity):
-            raise RunError(refusal)
+            folder = checkpoint.latest(Path(trainer.default_local_dir))
+            if refusal := resume.refusal(self.config, self._identity):
+                raise RunError(refusal)
+            # verl would look into its tracker, which may be half-written.
+            trainer.resume_mode = "resume_path" if folder else "disable"
+            trainer.resume_from_path = folder and str(folder)
         super()._load_checkpoint()
         if self.global_steps > 0:
-            self._say(f"going on from step {self.global_steps} ({self._checkpoint_folder()})")
+            self._say(f"going on from step {self.global_steps} ({trainer.resume_from_path})")
         if trainer.get("save_freq", -1) <= 0 and not trainer.get("val_only", False):
             self._say("nothing will be saved, and no trained model kept: trainer.save_freq is not set")
 
@@ -137,12 +139,6 @@ class GuardedRunMixin(_Trainer):
             self._say("the checkpoint was further in its data than these have rows: they begin with their first row")
             self.train_dataloader.next_iter_state = None
             return super()._fetch_one_gen_batch()
-
-    def _checkpoint_folder(self) -> Path:
-        """Return the folder that verl has just resumed from."""
-        if self.config.trainer.resume_mode == "resume_path":
-            return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _say(self, line: str) -> None:
         if logs_to_console(self.config):

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import rollout_ranks
 from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
+from prime_ext.utils.run_store import RunError
 
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
 # node (NCCL_SOCKET_IFNAME, CUDA_HOME): workers get those from `ray start`.
@@ -27,10 +28,6 @@ _NAMES = re.compile(
 CPUS_PER_RANK = 3
 CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
-
-
-class ClusterTooSmall(RuntimeError):
-    """A run could not get what it reserves."""
 
 
 def address_of(config: DictConfig) -> str | None:
@@ -105,23 +102,23 @@ def check_ray(config: DictConfig) -> Iterable[str]:
 
 
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ``ClusterTooSmall`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node, or GPUs."""
+    """Raise ``RunError`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node, or GPUs."""
     cpus, gpus = ([node["Resources"].get(kind, 0) for node in nodes if node["Alive"]] for kind in ("CPU", "GPU"))
     needed, purpose = reserved_cpus(config)
     more = "give `ray start` more with --num-cpus"
     if sum(cpus) < needed:
-        raise ClusterTooSmall(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")
+        raise RunError(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")
     ranks, wanted = config.trainer.n_gpus_per_node, config.trainer.nnodes
     enough = sum(count >= CPUS_PER_RANK * ranks for count in cpus)
     if enough < wanted:
-        raise ClusterTooSmall(
+        raise RunError(
             f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
         )
     scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
-    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind == "local" else 0.0
+    extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
-        raise ClusterTooSmall(
+        raise RunError(
             f"the nodes have {', '.join(f'{count:g}' for count in gpus)} GPUs, and the step scorer wants "
             f"step_scorer.actor.num_gpus={extra:g} on each besides trainer.n_gpus_per_node={ranks}; lower one of the "
             f"two, or set step_scorer.actor.num_gpus=0 and step_scorer.actor.cpu_threads=16"

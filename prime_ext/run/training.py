@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from prime_ext.config.checks import SettingsError, Text, read
 from prime_ext.run.check_metrics import RunChecks, checks_requested
-from prime_ext.run.checkpoint import MARKER, complete_folders, mark_complete
+from prime_ext.run.checkpoint import MARKER, latest, mark_complete
 from prime_ext.utils.files import read_json
 from prime_ext.utils.run_store import check_identity
 
@@ -67,12 +67,11 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """Return the latest complete one, None for none. Raises ``RunError``: of a run with other settings or data."""
-        folders = complete_folders(self.root)
-        if not folders:
-            return None
-        advice = "choose another trainer.output_dir or delete the folder"
-        check_identity(folders[-1], read_json(folders[-1] / MARKER)["identity"], self.identity, advice)
-        return folders[-1]
+        folder = latest(self.root)
+        if folder is not None:
+            advice = "choose another trainer.output_dir or delete the folder"
+            check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)
+        return folder
 
     def complete(self, folder: Path) -> None:
         """Declare one complete."""

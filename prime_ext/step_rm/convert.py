@@ -22,11 +22,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
 from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
-from prime_ext.utils.run_store import command
+from prime_ext.utils.run_store import RunError, command
 
 # Share of the rows of a file that may be unreadable.
 MOST_MALFORMED = 0.1
@@ -186,7 +186,7 @@ Inputs = dict[bytes, tuple[LabelledStep, list[int]]]
 
 
 def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inputs:
-    """Read files, each with its format. Raises ``StepRMError``, ``SourceError``: no rows, or mostly of another one."""
+    """Read files, each with its format. Raises ``SourceError``: no rows, or mostly of another one."""
     inputs: Inputs = {}
     for name, path in files:
         context = Context(f"{name.replace('-', '_')}:{path.name.partition('.')[0]}", counts)
@@ -205,9 +205,9 @@ def read_inputs(files: Iterable[tuple[str, Path]], counts: Counter[str]) -> Inpu
                 votes[LABELS.index(step.label)] += 1
         counts.update({"malformed rows": malformed, "rows": number})
         if number == 0:
-            raise StepRMError(f"{path} has no rows")
+            raise SourceError(f"{path} has no rows")
         if malformed > MOST_MALFORMED * number:
-            raise StepRMError(f"{path}: {malformed} of {number} rows are not in the format {name}")
+            raise SourceError(f"{path}: {malformed} of {number} rows are not in the format {name}")
     return inputs
 
 
@@ -245,7 +245,7 @@ def pair_key(step: LabelledStep) -> bytes:
     return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
-@command("prime_ext", StepRMError, SourceError, interrupted="interrupted; nothing was written")
+@command("prime_ext", interrupted="interrupted; nothing was written")
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m prime_ext.step_rm.convert",
@@ -271,13 +271,13 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(words)
     if not options.files:
-        raise StepRMError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
+        raise RunError(f"no input; give one of {', '.join('--' + name for name in FORMATS)}")
     if not (options.validation >= 0 <= options.test and options.validation + options.test < 1):
-        raise StepRMError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
+        raise RunError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
     counts: Counter[str] = Counter()
     inputs = read_inputs(options.files, counts)
     if not inputs:
-        raise StepRMError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
+        raise RunError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
 
     def summary() -> dict[str, object]:
         return {

@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from prime_ext.utils.run_store import RunError
+
 # Class 0, 1, 2 of a model trained here: the order of PSPO's reward model (arXiv 2411.11681, released code).
 LABELS = (-1, 0, 1)
 ID2LABEL = {number: str(label) for number, label in enumerate(LABELS)}
@@ -11,7 +13,7 @@ LABEL2ID = {name: number for number, name in ID2LABEL.items()}
 _NAMES = {"-1": -1, "0": 0, "1": 1, "+1": 1, "negative": -1, "neutral": 0, "positive": 1}
 
 
-class StepRMError(ValueError):
+class StepRMError(RunError):
     """A step reward model, its server or its data that cannot work; the message is one line."""
 
 

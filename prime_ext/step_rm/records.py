@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.utils.files import atomic_path
 from prime_ext.utils.rows import SourceError, whole_rows
@@ -46,18 +46,15 @@ def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
-    """Yield the rows. Raises ``StepRMError``, with file and row: no such file, another schema, or a wrong value."""
-    try:
-        for number, row in enumerate(whole_rows(Path(path)), start=1):
-            absent = [name for name in SCHEMA.names if name not in row]
-            if absent:
-                raise StepRMError(f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")
-            if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
-                raise StepRMError(
-                    f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
-                    f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
-                )
-            known = {name: row[name] for name in SCHEMA.names}
-            yield LabelledStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})
-    except SourceError as error:
-        raise StepRMError(str(error)) from error
+    """Yield the rows. Raises ``SourceError``, with file and row: no such file, another schema, or a wrong value."""
+    for number, row in enumerate(whole_rows(Path(path)), start=1):
+        absent = [name for name in SCHEMA.names if name not in row]
+        if absent:
+            raise SourceError(f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")
+        if row["label"] not in LABELS or row["split"] not in SPLITS or not (row["current"] or "").strip():
+            raise SourceError(
+                f"{path} row {number}: label {row['label']!r}, split {row['split']!r} and step "
+                f"{str(row['current'])[:40]!r} must be one of {LABELS}, one of {SPLITS}, and not empty"
+            )
+        known = {name: row[name] for name in SCHEMA.names}
+        yield LabelledStep(**{**known, "previous": tuple(row["previous"] or ()), "question": row["question"] or ""})

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Pattern, Text, Texts
+from prime_ext.config.checks import STRICT
+from prime_ext.tasks.value_types import Text, Texts, is_whole
+from prime_ext.utils.rows import BadRow
 
 # {{name}} in a text: a field of the problem, or a cell of the row.
 PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -19,12 +21,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-class RowError(ValueError):
-    """A row does not fit the task; the message says why."""
-
-
-def _with_one_group(pattern: str) -> str:
-    if re.compile(pattern).groups != 1:
+def _with_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    if pattern.groups != 1:
         raise ValueError("must have one group in round brackets, the text")
     return pattern
 
@@ -33,19 +31,19 @@ def _with_one_group(pattern: str) -> str:
 class Pick:
     """A text from a cell, of the first column that a row has; ``meta.level`` is ``level`` of an object in ``meta``."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[Pattern, AfterValidator(_with_one_group)] = ""  # empty for the complete cell
+    pattern: Annotated[re.Pattern[str], AfterValidator(_with_one_group)] | None = None  # None: the complete cell
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """Return the text. ``RowError``: the column is missing, not a text, or does not match."""
+        """Return the text. ``BadRow``: the column is missing, not a text, or does not match."""
         column = first_of(row, self.columns)
         text = text_of_cell(cell(row, column), column)
-        if not self.pattern:
+        if self.pattern is None:
             return text
-        match = re.search(self.pattern, text)
+        match = self.pattern.search(text)
         if match is None or not match[1]:
-            raise RowError(f"{column} {text[:60]!r} does not match {self.pattern}")
+            raise BadRow(f"{column} {text[:60]!r} does not match {self.pattern.pattern}")
         return match[1]
 
 
@@ -56,16 +54,16 @@ class Composed:
     Cells keep white space at their ends.
     """
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """Return the text. ``RowError``: the row has the cells of no text."""
+        """Return the text. ``BadRow``: the row has the cells of no text."""
         for text in self.texts:
             if all(has(row, column) and _is_filled(cell(row, column), column) for column in PLACEHOLDER.findall(text)):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
         wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
-        raise RowError(f"no text in column {wanted}; {held(row)}")
+        raise BadRow(f"no text in column {wanted}; {held(row)}")
 
 
 # In a task file: columns alone, or a mapping with a pattern, or with texts around cells.
@@ -77,7 +75,7 @@ Shown = Annotated[
 
 
 def _is_filled(value: Any, column: str) -> bool:
-    """Return whether a cell is neither null nor blank. ``RowError``: it is neither text nor number."""
+    """Return whether a cell is neither null nor blank. ``BadRow``: it is neither text nor number."""
     return value is not None and bool(str(value).strip()) and bool(text_of_cell(value, column))
 
 
@@ -90,7 +88,7 @@ def has(row: Mapping[str, Any], column: str) -> bool:
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """Return the cell of a row. ``RowError``: there is none."""
+    """Return the cell of a row. ``BadRow``: there is none."""
     first_of(row, [column])
     if column in row:
         return row[column]
@@ -99,11 +97,11 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Return the first of the columns that a row has. ``RowError``: it has none."""
+    """Return the first of the columns that a row has. ``BadRow``: it has none."""
     for column in columns:
         if has(row, column):
             return column
-    raise RowError(f"no column {' or '.join(columns)}; {held(row)}")
+    raise BadRow(f"no column {' or '.join(columns)}; {held(row)}")
 
 
 def held(row: Mapping[str, Any]) -> str:
@@ -111,21 +109,12 @@ def held(row: Mapping[str, Any]) -> str:
 
 
 def text_of_cell(value: Any, column: str) -> str:
-    """Read a cell as text. ``RowError``: it is neither text nor number, or empty, or not valid UTF-8."""
+    """Read a cell as text. ``BadRow``: it is neither text nor number, or empty, or not valid UTF-8."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise RowError(f"{column} must be a text, got {str(value)[:40]!r}")
+        raise BadRow(f"{column} must be a text, got {str(value)[:40]!r}")
     text = str(value).strip()
     if not text:
-        raise RowError(f"{column} is empty")
+        raise BadRow(f"{column} is empty")
     if not is_whole(text):
-        raise RowError(f"{column} has half a character (a lone surrogate)")
+        raise BadRow(f"{column} has half a character (a lone surrogate)")
     return text
-
-
-def is_whole(text: str) -> bool:
-    """Return whether a text can be written as UTF-8, unlike some escapes of JSON."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

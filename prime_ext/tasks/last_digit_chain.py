@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.math import MathVerifier
 
 DATA_SOURCE = "prime_ext/last_digit_chain"
@@ -192,12 +191,8 @@ def outcome_reward(response: str, ground_truth: str) -> float:
 
 
 def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Yield rows of the quickstart's task. ``SourceError``: there are not enough problems."""
-    try:
-        problems = generate_problems({"validation": "val"}.get(split, split), count, seed)
-    except ValueError as error:
-        raise SourceError(f"last_digit_chain: {error}") from error
-    for problem in problems:
+    """Yield rows of the quickstart's task. ``ValueError``: there are not enough problems."""
+    for problem in generate_problems({"validation": "val"}.get(split, split), count, seed):
         yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from prime_ext.tasks.counted_tool import CountedTool, schema_of
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 _LIMITS = ("seconds", "memory_bytes", "output_bytes")

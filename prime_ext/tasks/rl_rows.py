@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of verl's RL schema, and parquet files of them. Only ``extra_info`` differs between kinds of data."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 from prime_ext.config.checks import explain
-from prime_ext.tasks.checked import Text
+from prime_ext.tasks.value_types import Text
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.rows import SourceError
+from prime_ext.utils.rows import SourceError, batched
 
 OUTPUTS = ("train", "validation", "test")
 ROWS_PER_WRITE = 5_000
@@ -51,33 +51,14 @@ def rl_row(
     }
 
 
-class RowWriter:
-    """Writes rows to a parquet file as they come; a context manager. The same rows give the same bytes."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.rows = 0
-        self._schema = schema
-        self._pending: list[dict[str, Any]] = []
-        self._writer = pq.ParquetWriter(path, schema)
-
-    def write(self, row: dict[str, Any]) -> None:
-        self._pending.append(row)
-        self.rows += 1
-        if len(self._pending) == ROWS_PER_WRITE:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(pa.Table.from_pylist(self._pending, self._schema))
-            self._pending = []
-
-    def __enter__(self) -> "RowWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write rows to a parquet file as they come; return their number. The same rows give the same bytes."""
+    written = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for chunk in batched(rows, ROWS_PER_WRITE):
+            writer.write_table(pa.Table.from_pylist(chunk, schema))
+            written += len(chunk)
+    return written
 
 
 def refuse_leftovers(folder: Path, written: Collection[str]) -> None:

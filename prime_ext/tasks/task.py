@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.tasks.cells import Columns, RowError, Shown, cell, filled, has, held, text_of_cell
-from prime_ext.tasks.checked import NO_OTHER_KEYS, Count, Number, Paths, Pattern, Text, Texts
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch
+from prime_ext.tasks.cells import Columns, Shown, cell, filled, has, held, text_of_cell
+from prime_ext.tasks.value_types import Paths, Text, Texts
+from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
 from prime_ext.verifiers.math.verifier import read_tolerance
 from prime_ext.verifiers.sources import source_of
@@ -37,19 +39,19 @@ Options = Annotated[
 class Source:
     """Origin of the rows."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     hub: Text = ""  # id of the data set on the Hugging Face hub
     revision: Text = ""  # commit on the hub; empty for the newest
     files: Mapping[Split, Texts] = field(default_factory=dict)  # on the hub
     local: Mapping[Split, Paths] = field(default_factory=dict)  # below a data folder
     rows: Mapping[Split, Count] = field(default_factory=dict)  # published number of the task's rows
-    where: Mapping[str, Pattern] = field(default_factory=dict)  # only rows in which each column matches belong to it
+    where: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # columns that match in rows of the task
     origin: Text = ""  # address where the local files are published
-    generated: Text = ""  # name of GENERATED in last_digit_chain, which makes rows, in place of files
+    generated: Text = ""  # in place of files: last_digit_chain, or a task of reasoning-gym with its parameters
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of the files belongs to the task. ``RowError``: it lacks a column of ``where``."""
-        return all(re.search(pattern, text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        """Return whether a row of the files belongs to the task. ``BadRow``: it lacks a column of ``where``."""
+        return all(pattern.search(text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
         return self.local if local else self.files
@@ -70,7 +72,7 @@ AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 class Gold:
     """Gold answers of a source."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     # Several columns of programs make a JSON object of tests.
     columns: Annotated[Texts, Field(validation_alias=AliasChoices("column", "columns"))]
     values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
@@ -82,7 +84,7 @@ class Gold:
     def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
         """Return the gold answer of a row that has the columns, and options of the verifier.
 
-        With ``as_tests`` the columns are tests of programs. ``RowError``: no answer in the columns, or no tolerance.
+        With ``as_tests`` the columns are tests of programs. ``BadRow``: no answer in the columns, or no tolerance.
         """
         if as_tests:
             return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True), {}
@@ -93,7 +95,7 @@ class Gold:
             try:
                 read_tolerance(options["tolerance"])
             except ValueError as error:
-                raise RowError(f"{self.tolerance}: {error}") from error
+                raise BadRow(f"{self.tolerance}: {error}") from error
         return self._answer(row, column), options
 
     def _answer(self, row: Mapping[str, Any], column: str) -> str:
@@ -105,13 +107,13 @@ class Gold:
         if self.extract:
             found = extract_answer(text, self.extract)
             if found is None:
-                raise RowError(f"{column} has no answer in style {self.extract}: {text[-60:]!r}")
+                raise BadRow(f"{column} has no answer in style {self.extract}: {text[-60:]!r}")
             text = found
         if text in self.corrections:
             return self.corrections[text]
         if self.values:
             if text.casefold() not in self.values:
-                raise RowError(f"{column} {text[:60]!r} is none of {', '.join(self.values)}")
+                raise BadRow(f"{column} {text[:60]!r} is none of {', '.join(self.values)}")
             return self.values[text.casefold()]
         unit = cell(row, self.unit) if self.unit else None
         return text if unit is None else _with_unit(text, text_of_cell(unit, self.unit))
@@ -131,7 +133,7 @@ def _with_unit(answer: str, unit: str) -> str:
 class Prompt:
     """Chat messages with ``{{field}}`` where a problem's field goes."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     user: Text
     system: Text = ""
 
@@ -143,14 +145,14 @@ class Decoding:
     Without ``do_sample`` decoding is greedy, or takes the best beam.
     """
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     n: Count = 1
-    do_sample: Annotated[bool, Field(strict=True)] = False
+    do_sample: Switch = False
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(strict=True, ge=0)] = 0
+    top_k: CountOrZero = 0
     num_beams: Count = 1
-    min_new_tokens: Annotated[int, Field(strict=True, ge=0)] = 0
+    min_new_tokens: CountOrZero = 0
     max_new_tokens: Count = 512
 
 
@@ -169,7 +171,7 @@ class Problem:
 class Task:
     """A benchmark."""
 
-    __pydantic_config__ = NO_OTHER_KEYS
+    __pydantic_config__ = STRICT
     name: Text  # of its file too
     title: Text  # name in the literature
     description: Text
@@ -217,12 +219,12 @@ class Task:
         return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
-        """Read a row of the source. ``RowError``: a column is missing or empty, or there is no gold answer."""
+        """Read a row of the source. ``BadRow``: a column is missing or empty, or there is no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:
             wanted = " or ".join("+".join(way.columns) for way in self.gold)
-            raise RowError(f"no column {wanted}; {held(row)}")
+            raise BadRow(f"no column {wanted}; {held(row)}")
         gold, options = way.read(row, as_tests=self.grader == "code")
         return Problem(
             fields=fields,

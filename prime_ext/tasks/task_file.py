@@ -10,35 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter
+from omegaconf import OmegaConf
 
-from prime_ext.config.checks import nearest
+from prime_ext.config.checks import SettingsError, nearest, read
 from prime_ext.tasks.cells import PLACEHOLDER
-from prime_ext.tasks.checked import Wrong, checked
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.reasoning_gym import PREFIX, read_task
 from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
+from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
 FOLDER = Path(__file__).parent / "benchmarks"
 # The key of a file that says only in what it differs from another.
 EXTENDS = "extends"
-_TASK = TypeAdapter(Task)
-
-
-class TaskError(ValueError):
-    """A task that does not exist, or a file that defines none; the message is one line."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
 
 
 def task_names() -> list[str]:
@@ -48,31 +32,32 @@ def task_names() -> list[str]:
 def load_task(name: str | Path) -> Task:
     """Load a task by its name, ``reasoning_gym:`` and a task of it, or from a ``.yaml`` file.
 
-    ``TaskError``: there is none, or it is wrong. ``SourceError``: reasoning-gym has none, or is missing.
+    ``SourceError``: there is none, or it is wrong, or reasoning-gym has none, or is missing.
     """
     if str(name).startswith(PREFIX):
-        task, _ = read_task(str(name).removeprefix(PREFIX))
+        text = str(name).removeprefix(PREFIX)
+        task, _ = read_task(text)
         own = {"name": name, "title": f"reasoning-gym {task}", "data_source": f"reasoning_gym/{task}"}
-        source = {"generated": name, "rows": {"test": 256}}
-        return checked(_TASK, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source})
+        source = {"generated": text, "rows": {"test": 256}}
+        return read(Task, {**_content(FOLDER.with_name("reasoning_gym.yaml")), **own, "source": source}, "")
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
-        raise TaskError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
+        raise SourceError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
     content = _content(path)
     try:
         if isinstance(content, dict) and EXTENDS in content:
             content = _extended(content)
-        return _check(checked(_TASK, content), path.stem)
-    except Wrong as error:
-        raise TaskError(f"{path.name}: {error}") from error
+        return _check(read(Task, content, ""), path.stem)
+    except SettingsError as error:
+        raise SourceError(f"{path.name}: {error}") from error
 
 
 def _content(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -82,10 +67,10 @@ def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[
     """
     name = str(content[EXTENDS])
     if name not in task_names():
-        raise Wrong(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
+        raise SettingsError(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
     base = _content(FOLDER / f"{name}.yaml")
     if name in before:
-        raise Wrong(f"extends goes round in a circle: {', '.join((*before, name))}")
+        raise SettingsError(f"extends goes round in a circle: {', '.join((*before, name))}")
     if EXTENDS in base:
         base = _extended(base, (*before, name))
     merged = {**base, **content}
@@ -101,7 +86,7 @@ _AT_K = re.compile(r"(avg|pass|maj)@([1-9]\d{0,5})")
 
 def _must(right: bool, message: str) -> None:
     if not right:
-        raise Wrong(message)
+        raise SettingsError(message)
 
 
 def _check(task: Task, stem: str) -> Task:
@@ -147,7 +132,7 @@ def _check_grader(task: Task) -> None:
     try:
         grader = task.grader
     except UnknownSource as error:
-        raise Wrong(f"data_source: {error}") from error
+        raise SettingsError(f"data_source: {error}") from error
     _must(grader != "choice" or bool(task.n_options), f"options are missing: {task.data_source} is judged as choice")
     for name, only in (("options", "choice"), ("extraction", "math"), ("limits", "code")):
         _must(grader == only or not getattr(task, name), f"{name} must be left out: it is for {only}, not {grader}")

@@ -5,15 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.tasks.reasoning_gym import PREFIX, generate
+from prime_ext.tasks.reasoning_gym import generate
 from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
-
-
-class NoData(ValueError):
-    """A task has no usable rows; the message is one line and says what would give some."""
 
 
 def default_split(task: Task, local: bool) -> str:
@@ -31,12 +26,12 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
     ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub.
 
     Raises:
-        NoData: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
+        SourceError: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
     try:
         return _load(task, data, split or default_split(task, local=data is not None))
     except SourceError as error:
-        raise NoData(f"{task.name}: {error}") from error
+        raise SourceError(f"{task.name}: {error}") from error
 
 
 def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:
@@ -52,7 +47,7 @@ def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:
                 if not task.source.holds(row):
                     continue
                 problem = task.problem(row)
-            except (BadRow, RowError) as error:
+            except BadRow as error:
                 raise SourceError(f"{place} row {number}: {error}") from error
             name = problem.id or f"{stem}:{number}".lstrip(":")
             if name in problems:
@@ -77,14 +72,13 @@ def _rows(task: Task, data: Path | None, split: str) -> list[tuple[str, Iterator
         raise SourceError(f"no split {split!r}; it has {', '.join(splits)}")
     if source.generated:
         count, name = source.rows[split], source.generated
-        gym = name.startswith(PREFIX)
-        rows = generate(name.removeprefix(PREFIX), count, 0) if gym else GENERATED[name](split, count, 0)
-        return [(f"{name} {split}", enumerate(rows, start=1))]
-    return [(str(path), read_source(path)) for path in _files(task, data, split)]
+        rows = GENERATED[name](split, count, 0) if name in GENERATED else generate(name, count, 0)
+        return [(f"{task.name} {split}", enumerate(rows, start=1))]
+    return [(str(path), read_source(path)) for path in source_files(task, data, split)]
 
 
-def _files(task: Task, data: Path | None, split: str) -> list[Path]:
-    """Return the files of a split; a packed local one may have been unpacked."""
+def source_files(task: Task, data: Path | None, split: str) -> list[Path]:
+    """Return the files of a split; a packed local one may have been unpacked. ``SourceError``: one is missing."""
     source = task.source
     names = source.places(local=data is not None)[split]
     try:

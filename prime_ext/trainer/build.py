@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, forward_tokens
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
 from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, TrainedPRM
 from prime_ext.trainer.policy_loss import PolicyAverage
 
@@ -22,17 +22,18 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
     # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-    as_policy = settings.reference in ("policy", "kl") or prime.process.target == "policy"
+    as_policy = settings.reference in ("policy", "kl") or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
-    kind = TrainedPRM if settings.trained else FrozenPRM
-    return kind(settings, prime, models, rows, temperature, end_token, folder)
+    if isinstance(settings, TrainedPRMSettings):
+        return TrainedPRM(settings, prime, models, rows, temperature, end_token, folder)
+    return FrozenPRM(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
     """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
     model, checkpoint = section.model, section.checkpoint
-    forward_only = frozen_path is not None or not settings.trained
+    forward_only = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
     if forward_only:
         checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
     if frozen_path is not None:

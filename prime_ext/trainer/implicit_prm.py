@@ -26,7 +26,7 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings
 from prime_ext.prm import worker as fields
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
@@ -134,7 +134,7 @@ def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
     needed = measures or PRM_LOSSES[prm.settings.loss].needs_scores
     before = prm.score(batch) if needed else None
     # Scores of the training forward passes cost nothing more.
-    keeps_scores = before is None and (prm.prime.gates or not rewarded)
+    keeps_scores = before is None and (prm.prime.gate is not None or not rewarded)
     metrics = prm.update(batch, before, keeps_scores)
     if keeps_scores:
         before = prm.training_scores(batch)
@@ -179,19 +179,26 @@ class FrozenPRM:
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
         """Classes to add to the policy's worker processes, by group name."""
-        worker, settings = ray.remote(ImplicitPRMWorker), self.settings
-        bias = settings.bias if settings.bias.enable else None
-        own: dict[str, Any] = {"role": "prm", "bias": bias, "trainable_layers": settings.trainable_layers}
-        options = {PRM_GROUP: own, REFERENCE_GROUP: {"role": "reference"}}
-        models = self.models.items()
+        worker, models = ray.remote(ImplicitPRMWorker), self.models.items()
+        options = {PRM_GROUP: {"role": "prm", **self.worker_options}, REFERENCE_GROUP: {"role": "reference"}}
         return {name: RayClassWithInitArgs(cls=worker, config=model, **options[name]) for name, model in models}
+
+    @property
+    def worker_options(self) -> dict[str, Any]:
+        """What the worker is told beside its configuration."""
+        return {}
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss; of a model that is never trained any will do."""
+        return "ce"
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the policy's worker group and build the engines."""
         self.groups = actor_group.spawn(prefix_set=set(self.models))
         for name in self.models:
             self.groups[name].reset()
-        loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
+        loss = PRMLoss(self.loss, self.settings.beta, self.reference_field)
         self.groups[PRM_GROUP].set_loss_fn(loss)
 
     @cached_property
@@ -208,7 +215,7 @@ class FrozenPRM:
         # verl's mixed precision is bf16 unless told otherwise.
         precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
         noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
-        return noise if self.prime.process.target == "policy" else self.settings.beta * noise
+        return noise if self.prime.distils or self.prime.rewards_advantages else self.settings.beta * noise
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Reference, then scores."""
@@ -296,11 +303,23 @@ class FrozenPRM:
 class TrainedPRM(FrozenPRM):
     """The PRM that is trained along with the policy; rollouts of earlier steps may join its updates."""
 
+    settings: TrainedPRMSettings
+
+    @property
+    def worker_options(self) -> dict[str, Any]:
+        """The trained bias and the layers that are trained."""
+        return {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss."""
+        return self.settings.loss
+
     @cached_property
     def replay(self) -> PRMReplay | None:
         """Rollouts of earlier updates, if they join."""
-        settings = self.settings.replay
-        return PRMReplay(settings, self.folder / REPLAY_FOLDER) if settings.batches else None
+        batches = self.settings.replay
+        return PRMReplay(batches, self.folder / REPLAY_FOLDER) if batches else None
 
     def save(self, folder: str, global_step: int) -> None:
         """Save what ``prm.checkpoint.save_contents`` says, and the rollouts that are replayed."""
@@ -313,7 +332,7 @@ class TrainedPRM(FrozenPRM):
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
         own = os.path.join(folder, PRM_FOLDER)
         if not os.path.isdir(own):
-            saved_with = "prm.enable=false or prm.update_mode=none"
+            saved_with = "prm=frozen, or a variant without a PRM"
             raise FileNotFoundError(f"the checkpoint has no PRM at {own}; it was saved with {saved_with}")
         self.groups[PRM_GROUP].load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
         if self.replay is not None:
@@ -332,7 +351,7 @@ class TrainedPRM(FrozenPRM):
         if self.replay is None:
             return scored
         new = rollouts.store.select(rollouts.valid_B.nonzero()[:, 0].tolist())
-        new.refuse_images("prm.replay; set its batches=0")
+        new.refuse_images("prm.replay; set it to 0")
         kept = new.fetch_rows(*_KEPT, fields.REFERENCE_LOG_PROBS)
         label_B = rollouts.label_B[rollouts.valid_B]
         self.replay.add({**kept, "reference": kept[fields.REFERENCE_LOG_PROBS], "label": label_B.unbind()})
@@ -350,7 +369,7 @@ class TrainedPRM(FrozenPRM):
         of_rows = {fields.LABEL: rows.target_B, fields.WEIGHT: rows.weight_B * plan.weight_B}
         of_rows |= {fields.OFFSET: rows.offset_B, fields.ROW: torch.arange(len(batch.rows))}
         batch.rows.write(**of_rows)
-        if self.settings.bias.enable:
+        if self.settings.bias_lr is not None:
             group.start_bias(float(batch.label_B[batch.valid_B].mean()))
         read = (*batch.inputs, self.reference_field, *of_rows)
         options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
@@ -362,7 +381,7 @@ class TrainedPRM(FrozenPRM):
             else:
                 reported = group.train_mini_batch(asked).get()["metrics"]
         values = {name: float(value) for name, value in reduce_metrics(dict(reported)).items()}
-        if self.settings.bias.enable:
+        if self.settings.bias_lr is not None:
             values["bias"] = group.bias_value()[0]
         if not math.isfinite(values["loss"]):
             logger.warning("the PRM's loss is %s; lower prm.optim.lr or check the rewards", values["loss"])

@@ -72,7 +72,7 @@ class PolicyAverage:
         path = os.path.join(folder, AVERAGE_FOLDER)
         if not os.path.isdir(path):
             raise FileNotFoundError(
-                f"the checkpoint has no average of the policy at {path}; it was saved with prime.anchor.kind=none"
+                f"the checkpoint has no average of the policy at {path}; it was saved with prime/anchor=none"
             )
         self.group.load_checkpoint(local_path=path, del_local_after_load=delete_after_load)
 

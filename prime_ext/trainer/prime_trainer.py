@@ -20,7 +20,7 @@ from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
 from prime_ext.config.pspo_settings import uses_manager
-from prime_ext.config.settings import PrimeSettings, PRMSettings
+from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
@@ -63,7 +63,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm_settings = PRMSettings.of(config)
+        self.prm_settings = PRMSettings.of(config) if prm_section(config) is not None else None
         self.gate: ReliabilityGate | None = None
         self._greedy: dict[str, float] = {}
         self._kl_coefficients: dict[str, float] = {}
@@ -83,10 +83,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 config.algorithm.adv_estimator = self.prime.outcome.estimator
         shard_over_all_ranks(config)
         super().__init__(config)
-        if self.prime.gates:
+        if (gate := self.prime.gate) is not None:
             # Asked once per mini-batch of a step; its memory lasts as many steps in every mode.
-            decay = self.prime.process.gate_decay ** (1 / self.parameter_sync_step)
-            self.gate = ReliabilityGate(decay, self.prime.process.gate_start)
+            self.gate = ReliabilityGate(gate.decay ** (1 / self.parameter_sync_step), gate.start)
 
     # ---- prompts: submission, filter, refill -----------------------------------------------------------------
 
@@ -190,18 +189,18 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def prm(self) -> FrozenPRM | None:
         """The implicit PRM, or a frozen model in its place."""
         prm = self.prm_settings
-        return build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id) if prm.enable else None
+        return None if prm is None else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
 
     @cached_property
     def scorer(self) -> Scorer | None:
         """What gives the process rewards."""
-        return StepRewardModel(shaping_of(self.prime)) if self.prime.process.scores_steps else self.prm
+        return StepRewardModel(shaping_of(self.prime)) if self.prime.scores_steps else self.prm
 
     @cached_property
     def average(self) -> PolicyAverage | None:
         """The running average of the policy, if the policy is pulled towards it."""
         anchor = self.prime.anchor
-        return build_average(self.config.actor_rollout_ref, anchor.decay) if anchor.enable else None
+        return None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
 
     @property
     def _companions(self) -> list[Companion]:
@@ -226,7 +225,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
         refuse(check_amount(self.config, len(self.train_dataset)))
-        if self.prm_settings.enable and self.config.prm.optim.total_training_steps <= 0:
+        if isinstance(self.prm_settings, TrainedPRMSettings) and self.config.prm.optim.total_training_steps <= 0:
             with open_dict(self.config):
                 # The schedule moves once per update of the PRM.
                 steps = self.total_training_steps * self.parameter_sync_step
@@ -245,7 +244,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             model.attach(self.actor_rollout_wg)
         super()._load_checkpoint()
         if self.global_steps > 0:
-            folder = self._checkpoint_folder()
+            folder = Path(self.config.trainer.resume_from_path)
             for model in self._learners:
                 model.load(str(folder), self.config.trainer.del_local_ckpt_after_load)
             self._load_prime_state(folder)
@@ -298,7 +297,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "reference": model_name(known.get(prm.reference) or prm.model.path),
             "reference_mode": prm.reference,
             "reference_moves": prm.reference == "policy",
-            "loss": prm.loss,
+            "loss": prm.get("loss"),
             "beta": prm.beta,
         }
 
@@ -358,7 +357,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.average is not None:
             with marked_timer("policy_average", self.timing_raw):
                 self.average.follow()
-        batch.extra_info.update({COEFFICIENTS: self._kl_coefficients, TOP_K: self.prime.process.top_k})
+        batch.extra_info.update({COEFFICIENTS: self._kl_coefficients, TOP_K: self.prime.top_k})
         batch = super()._update_actor(batch, metrics)
         for role in self._kl_coefficients:
             # verl puts its own prefix before whatever a loss reports.

@@ -57,7 +57,7 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
     reward_T = torch.zeros(n_tokens, dtype=torch.float64)
     if info[FAILURE] or not own_T.any():
         return reward_T.float()
-    if settings.accumulation.mode != "none" and settings.accumulation.reward_position == "tokens":
+    if settings.accumulation is not None and settings.accumulation.reward_position == "tokens":
         reward_T[own_T] = info["chain_reward"] / int(own_T.sum())
     else:
         end_S = valid_ends(torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T)
@@ -102,10 +102,10 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
     counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS if name != "pspo"}
     several = sum(info["n_steps"] > 1 for info in infos)
     better = sorted((name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True)
-    found = ", ".join(f"pspo.steps.splitter={name} in {counts[name]}" for name in better)
+    found = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
     more = f"there are two with {found}" if found else "no splitter by name finds more"
     return (
-        f"{several} of {len(infos)} responses have two steps with pspo.steps.splitter={splitter}, and one step alone "
+        f"{several} of {len(infos)} responses have two steps with pspo.steps={splitter}, and one step alone "
         f"is paid nothing; {more}; or set a pattern, delimiters, or pspo.accumulation.single_step=keep"
     )
 
@@ -159,7 +159,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         super()._load_checkpoint()
         if self.global_steps == 0 or not self.config.algorithm.use_kl_in_reward:
             return
-        path = self._checkpoint_folder() / STATE_FILE
+        path = Path(self.config.trainer.resume_from_path) / STATE_FILE
         if path.exists():
             self.kl_ctrl_in_reward.value = read_json(path)["kl_coefficient"]
         else:
@@ -175,7 +175,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
             return
         ids = store.fetch_rows("responses")["responses"]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        advice = advise_splitter(infos, texts, self.pspo.steps.splitter)
+        advice = advise_splitter(infos, texts, self.pspo.steps.name)
         if ends:
             raise ScoringFailed(f"in {BATCHES_WITHOUT_STEPS} batches in a row {advice}")
         logger.warning("%s", advice)

@@ -17,7 +17,7 @@ from prime_ext.algorithms.implicit_reward import implicit_values
 from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import StepSpans
-from prime_ext.config.reward_settings import chain_arguments
+from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.trainer.rollouts import Rollouts, Steps, Turns
 from prime_ext.trainer.scorer import Scored
@@ -57,11 +57,11 @@ def reward_sources(
     metrics = measure_steps(rollouts, scored.steps) | measure_turns(rollouts, rollouts.turns)
     # What is the same for all sources.
     turns = rollouts.turns
-    common: dict[str, Any] = {"form": settings.process.baseline, "gae_lambda": gae_lambda}
+    common: dict[str, Any] = {"form": settings.baseline, "gae_lambda": gae_lambda}
     common |= {"value_BT": rollouts.value_BT, "turn_end_BT": None if turns is None else turns.end_BT}
     outcome = _outcome(rollouts, scored, settings, gamma, common)
     sources = {"outcome": outcome}
-    if settings.pays_process_rewards and scored.reward_BT is not None:
+    if settings.paid_process is not None and scored.reward_BT is not None:
         process, of_process = _process(rollouts, scored, scored.reward_BT, weight, settings, common)
         metrics |= of_process
         if not settings.one_value_of_both:
@@ -71,7 +71,7 @@ def reward_sources(
             paid_BT = outcome.coefficient * outcome.kept_reward() + process.coefficient * process.kept_reward()
             both = replace(outcome, reward_BT=paid_BT, mask_BT=rollouts.mask_BT, coefficient=1.0)
             sources = {"outcome_and_process": both}
-    if turns is not None and turns.reward_BT is not None:
+    if settings.turns is not None and turns is not None and turns.reward_BT is not None:
         # What the agent loop says that turns are worth.
         sources["turns"] = RewardSource(
             turns.reward_BT,
@@ -107,12 +107,17 @@ def _outcome(
 def shaping_of(settings: PrimeSettings) -> ProcessShaping:
     """From token rewards to what is paid, as configured."""
     process = settings.process
+    if not isinstance(process, StepRewardSettings | ScoredStepSettings):
+        return ProcessShaping()
+    accumulation, score = process.accumulation, StepScore()
+    if isinstance(process, StepRewardSettings):
+        score = StepScore(process.step_score, process.step_score_scale)
     return ProcessShaping(
         process.granularity,
         process.credit,
-        StepScore(process.step_score, process.step_score_scale),
-        ChainReward(**chain_arguments(process.accumulation, process.shaping)),
-        process.accumulation.reward_position,
+        score,
+        ChainReward(**chain_arguments(accumulation, process.shaping)),
+        "last_token" if accumulation is None else accumulation.reward_position,
     )
 
 
@@ -125,10 +130,11 @@ def _process(
     common: dict[str, Any],
 ) -> tuple[RewardSource, dict[str, float]]:
     """What the rewards of tokens ``reward_BT`` pay, and the metrics of that."""
-    process, mask_BT, metrics = settings.process, rollouts.mask_BT, {}
+    process, mask_BT, metrics = settings.paid_process, rollouts.mask_BT, {}
+    assert process is not None
     shaping, spans = shaping_of(settings), None if scored.steps is None else scored.steps.spans
     paid_BT, source_BT = shaping(reward_BT, mask_BT, spans)
-    if process.accumulates and spans is not None:
+    if shaping.chain.accumulation != "none" and spans is not None:
         chain, rows_B = shaping.chain_value(reward_BT, spans), rollouts.valid_B
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         metrics = {f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()}

@@ -93,7 +93,7 @@ def load_rollouts(
         "responses": cutter is not None,
         "values": bool(settings.critic_sources),
         "advantages": settings.outcome.of_verl,
-        "old_log_probs": settings.needs_probabilities,
+        "old_log_probs": settings.rewards_advantages,
         "loss_mask": settings.needs_turns,
     }
     reward, names = "token_level_rewards" if kl_in_reward else "rm_scores", [name for name in wanted if wanted[name]]
@@ -113,7 +113,7 @@ def load_rollouts(
         greedy_B = torch.where(greedy_B.isnan(), mean_B, greedy_B)
     turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras) if settings.needs_turns else None
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
-    if turns is not None and settings.process.granularity == "turn":
+    if turns is not None and settings.granularity == "turn":
         steps = Steps(step_spans(turns.end_BT, mask_BT))
     return Rollouts(
         store,
@@ -142,7 +142,7 @@ def cut_steps(cutter: ResponseCutter, token_BT: torch.Tensor, mask_BT: torch.Ten
         if cut.timed_out:
             timed_out += 1
             logger.warning(
-                "prime.steps.pattern took too long on a response of %d tokens: it is one step", len(position_N)
+                "the pattern of prime.steps took too long on a response of %d tokens: it is one step", len(position_N)
             )
         boundary_BT[row, position_N[list(cut.ends[:-1])]] = True
     return Steps(step_spans(boundary_BT, mask_BT), timed_out)
@@ -154,9 +154,10 @@ def find_turns(
     """Find turns as the policy wrote them: verl's loss mask has them whole where a rejection of tokens has not."""
     valid_B = mask_BT.bool().any(-1)
     own_BT = loss_mask_BT.bool() & valid_B[:, None]
-    end_BT, name = turn_boundaries(own_BT, mask_BT), settings.turns.field
-    if not settings.turns.pays:
+    end_BT = turn_boundaries(own_BT, mask_BT)
+    if settings.turns is None:
         return Turns(end_BT)
+    name = settings.turns.field
     rows = zip(store.keys, extras, valid_B.tolist(), strict=True)
     rewards = [turn_rewards(key, extra, name) if valid else [] for key, extra, valid in rows]
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives the process rewards (``prime.process.scorer``): the protocol, and a step reward model."""
+"""What gives the process rewards (``prime.process``): the protocol, and a step reward model."""
 
 import json
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class Scored:
     """What a scorer says of rollouts; without a scorer only where their steps are.
 
     Attributes:
-        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target``), or the score of each step at
-            its last token; not normalized, 0 outside the mask.
+        reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``), or the score of each
+            step at its last token; not normalized, 0 outside the mask.
         noise: standard deviation of the rounding noise of a reward.
         pairs: how the scorer ordered the pairs of these rollouts before it trained on them.
         steps: those that are paid.
@@ -93,7 +93,7 @@ class StepRewardModel:
             if info["n_tokens"] != (n_tokens := store.batch.tags[row]["response_len"]):
                 raise RuntimeError(
                     f"rollout {store.keys[row]} has {n_tokens} tokens, and the step scorer read {info['n_tokens']}, as "
-                    f"with agent loops of several outputs; use prime.process.scorer=implicit_prm"
+                    f"with agent loops of several outputs; choose a variant with an implicit PRM"
                 )
             end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
             score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))

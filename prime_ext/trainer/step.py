@@ -7,6 +7,7 @@ import torch
 from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.config.reward_settings import KLSettings
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.trainer.reward_sources import combine, reward_sources
 from prime_ext.trainer.rollouts import Rollouts
@@ -67,9 +68,9 @@ def prime_step(
 def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:
     """Return the coefficient of each divergence in the policy's loss, by role; ``weight`` is 1 without a gate."""
     coefficients = {}
-    if settings.distils:
+    if isinstance(settings.process, KLSettings):
         coefficients[PRM_ROLE] = settings.process.coefficient * weight
-    if settings.anchor.enable:
+    if settings.anchor is not None:
         closed = 1.0 - weight if settings.anchor.fallback else 1.0
         coefficients[AVERAGE_ROLE] = settings.anchor.coefficient * closed
     return coefficients

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, the machine, and verl's store of rollouts. Imports nothing else of prime_ext."""
+"""Files, pages of reports, tokens, and verl's store of rollouts. Imports nothing else of prime_ext."""

@@ -8,23 +8,33 @@ objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": 
 import csv
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prime_ext.utils.files import numbered_lines
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.run_store import RunError
 
+T = TypeVar("T")
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
 # Longer cells are no questions, but they are the rows' own business; the module's limit would end the reading.
 csv.field_size_limit(2**31 - 1)
 
 
-class SourceError(ValueError):
-    """A file that cannot be read at all; the message is one line that names it."""
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+class SourceError(RunError):
+    """A file, data set or task that cannot be used at all; the message is one line that names it."""
 
 
 class BadRow(ValueError):

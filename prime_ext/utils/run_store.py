@@ -6,9 +6,11 @@ at any moment loses at most the item in progress; the next run drops its unfinis
 file is written again in order, so its bytes do not depend on how often the run was interrupted.
 """
 
-import fcntl
+import errno
 import json
+import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +19,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from prime_ext.utils.files import write_json, write_json_lines
 
+logger = logging.getLogger(__name__)
+
 Row = dict[str, Any]
+# After a kill, the processes of a run live on for a few seconds; a command that starts it again must not fail by that.
+_SECONDS_TO_END = 30.0
 _SECONDS_BETWEEN_SYNCS = 1.0
 _ADVICE = "choose another --output"
 _UNREADABLE = (
@@ -111,7 +119,7 @@ def run_folder(folder: Path, identity: Mapping[str, Any], name: str = "settings.
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; {_ADVICE}")
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
+    with RunLock(folder):
         path = folder / name
         if path.exists():
             check_identity(folder, parse_object(path.read_bytes(), str(path)), identity)
@@ -122,18 +130,48 @@ def run_folder(folder: Path, identity: Mapping[str, Any], name: str = "settings.
         yield
 
 
-@contextmanager
-def lock_folder(folder: Path, advice: str = _ADVICE) -> Iterator[None]:
-    """Lock a folder until the context or this process ends. ``RunError``: another process has the lock."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+class RunLock:
+    """Lock on the folder of a run, which the kernel releases when the process ends. As a context it does not wait.
+
+    ``key`` is the setting that names the folder, for messages.
+    """
+
+    def __init__(self, folder: Path, key: str = ""):
+        self.folder = folder
+        self._shown = f"{key}={folder}" if key else str(folder)
+        self._holder = folder / ".prime_ext.lock"
+        self._lock = FileLock(self._holder, thread_local=False, fallback_to_soft=False)
+
+    def acquire(self, wait_seconds: float = _SECONDS_TO_END) -> None:
+        """Take the lock and note who has it. ``RunError``: another run has not ended within ``wait_seconds``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(f"another process is at work in {folder}; wait for it, or {advice}") from error
-        yield
-    finally:
-        os.close(handle)
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                if wait_seconds > 0:
+                    logger.warning("%s; waiting up to %.0f s for it to end", self._in_use(), wait_seconds)
+                self._lock.acquire(timeout=wait_seconds, poll_interval=0.5)
+        except Timeout:
+            raise RunError(f"{self._in_use()}; wait for that run to end, or choose another folder") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            logger.warning("%s: this file system has no locks; start no second run there", self.folder)
+        self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+
+    def release(self) -> None:
+        """Let go of it."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire(wait_seconds=0)
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _in_use(self) -> str:
+        return f"{self._shown} is in use by {self._holder.read_text().strip() or 'a process'}"
 
 
 class LineFile:

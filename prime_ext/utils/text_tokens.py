@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prime_ext.utils.run_store import RunError
+
 Prompt = str | list[dict[str, Any]]
 STEP_PREFIX = "Step {n}: "
 STEP_SEPARATOR = "\n\n"
 
 
-class TextError(ValueError):
+class TextError(RunError):
     """A text that cannot be tokenised as asked; the message is one line."""
 
 

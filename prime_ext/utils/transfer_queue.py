@@ -143,9 +143,8 @@ class RolloutStore:
     def refuse_images(self, feature: str) -> None:
         """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
-        for key, value in zip(
-            self.batch.keys, _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else [], strict=False
-        ):
+        values = _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
+        for key, value in zip(self.batch.keys, values, strict=False):
             if value:
                 raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 
@@ -181,8 +180,8 @@ def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
     values = extra.get(name) if isinstance(extra, Mapping) else None
     if not isinstance(values, list) or not all(isinstance(one, Real) and isfinite(one) for one in values):
         raise RuntimeError(
-            f"the agent loop of rollout {key} reports {name}={values!r}, and prime.turns.coefficient > 0 needs a "
-            f"list of numbers; use verl's tool_agent, or set prime.turns.coefficient=0"
+            f"the agent loop of rollout {key} reports {name}={values!r}, and prime/turns=rewards needs a "
+            f"list of numbers; use verl's tool_agent, or choose prime/turns=none"
         )
     return [float(one) for one in values]
 

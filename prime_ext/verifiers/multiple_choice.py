@@ -32,10 +32,6 @@ _END = re.compile(r"\.(?!\d)|####|\\boxed|;|<|,?\s(?:because|since|as)\b", re.IG
 _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 
 
-class ChoiceError(ValueError):
-    """The gold answer is not one of the options."""
-
-
 class MultipleChoiceVerifier:
     """Verifies responses to problems with numbered options.
 
@@ -63,14 +59,14 @@ class MultipleChoiceVerifier:
         return int(match[1]) if match[1] else ord(match[2].lower()) - ord("a") + 1
 
     def gold_option(self, gold: str | int) -> int:
-        """Return the option of a gold answer: a number, letter, name, or sentence. ``ChoiceError``: there is none."""
+        """Return the option of a gold answer: a number, letter, name, or sentence. ``ValueError``: there is none."""
         number = self.option_of(gold)
         if number is None:
             number, _ = self._stated_option(str(gold))
         if number is None or not self._exists(number):
             known = f"the names {list(self._names)} or a number" if self._names else "a number"
             limit = f" up to {self._n_options}" if self._n_options else ""
-            raise ChoiceError(f"gold answer {gold!r} names no option; it must be {known} from 1{limit}, or a letter")
+            raise ValueError(f"gold answer {gold!r} names no option; it must be {known} from 1{limit}, or a letter")
         return number
 
     def verify(self, response: str, gold: str | int) -> Verdict:

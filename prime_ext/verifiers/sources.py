@@ -45,10 +45,10 @@ _registered = [
     *_sources("math", "numina_*"),
     *_sources("math", "math math-500 math500 lighteval/MATH* DigitalLearningGmbH/MATH* HuggingFaceH4/MATH-500"),
     *_sources("math", "math_dapo* aime* HuggingFaceH4/aime* AI-MO/aimo-validation-* amc* olympiadbench* minerva*"),
-    *_sources("math", "prime_ext/last_digit_chain"),
+    *_sources("math", "hmmt* prime_ext/last_digit_chain"),
     *_sources("code", "apps codecontests taco codeforces humaneval* mbpp* leetcode* livecodebench*"),
     *_sources("reasoning_gym", "reasoning_gym/*"),
-    *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa"),
+    *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa gpqa*"),
 ]
 _tasks: dict[str, Callable[..., TaskVerifier]] = {}
 
@@ -119,7 +119,7 @@ def _make_code(
 ) -> TaskVerifier:
     """``seconds`` and ``memory_mb`` limit one test; ``workers`` run at the same time (None: one per core)."""
     from prime_ext.verifiers.code import CodeVerifier
-    from prime_ext.verifiers.sandbox import Limits, Sandbox
+    from prime_ext.verifiers.sandbox.client import Limits, Sandbox
 
     limits = Limits(seconds=seconds, memory_bytes=memory_mb << 20)
     sandbox = Sandbox(limits, workers, unsafe_no_sandbox=unsafe_no_sandbox)

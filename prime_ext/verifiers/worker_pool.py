@@ -29,7 +29,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from prime_ext.utils.machine import available_cores
 from prime_ext.verifiers.verdict import Outcome
 
 logger = logging.getLogger(__name__)
@@ -39,6 +38,11 @@ _EXIT_OUT_OF_MEMORY = 77
 _START_LIMIT = 120.0  # seconds
 # Then a worker is replaced, so that its memory cannot grow for ever.
 _TASKS_PER_WORKER = 2000
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, where the system says; otherwise all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Died(Exception):

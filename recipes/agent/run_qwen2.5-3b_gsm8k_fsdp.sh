@@ -24,6 +24,7 @@ export TRAIN_BATCH=${TRAIN_BATCH:-64} MINI_BATCH=${MINI_BATCH:-64} STEPS=${STEPS
 export MAX_PROMPT=${MAX_PROMPT:-1024} MAX_RESPONSE=${MAX_RESPONSE:-2048} TOKENS_PER_GPU=${TOKENS_PER_GPU:-8192}
 export OUTPUT_DIR=${OUTPUT_DIR:-outputs/agent_qwen2.5_3b_gsm8k}
 exec bash "$RUN" "${MODEL_PATH:-Qwen/Qwen2.5-3B-Instruct}" \
+    prime/process=steps \
     prime.process.granularity=turn \
     actor_rollout_ref.rollout.agent.default_agent_loop=bounded_tool_agent \
     actor_rollout_ref.rollout.multi_turn.format=hermes \

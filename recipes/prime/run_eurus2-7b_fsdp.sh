@@ -48,7 +48,7 @@ TEST_FREQ=${TEST_FREQ:-16}
 LOGGER=${LOGGER:-[console,file,tensorboard]}
 
 N_ROLLOUTS=4
-no_prm=(prime.process.coefficient=0 prm.enable=false)
+no_prm=(prime/process=none)
 critic=(algorithm.adv_estimator=gae prime.outcome.estimator=gae critic.model.path="$MODEL_PATH"
     critic.fsdp.param_offload=true critic.fsdp.optimizer_offload=true critic.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU")
 case "$VARIANT" in
@@ -60,8 +60,8 @@ case "$VARIANT" in
     reinforce_prime) options=(prime.outcome.estimator=reinforce prime.process.estimator=reinforce) ;;
     ppo) options=("${no_prm[@]}" "${critic[@]}") ;;
     ppo_prime) options=("${critic[@]}" prime.process.estimator=gae) ;;
-    prm_value) options=(prime.outcome.estimator=prm_value prime.process.coefficient=0) ;;
-    offline_prm) options=(prm.update_mode=none) ;;
+    prm_value) options=(prime.outcome.estimator=prm_value prime/process=none) ;;
+    offline_prm) options=(prm=frozen) ;;
     eurusprm_online) options=() ;;
     double_forward) options=(prm.update_mode=before) ;;
     dpo) options=(prm.loss=dpo prm.update_mode=after) ;;

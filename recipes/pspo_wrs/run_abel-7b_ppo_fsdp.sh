@@ -44,16 +44,15 @@ LR=${LR:-1.41e-5}
 # GPUs that Ray sets aside on each node for a step reward model there, may be a share; 0: it works on the CPU.
 SCORER_GPUS=${SCORER_GPUS:-1}
 
-no_shaping=(chain@pspo=plain)
 case "$VARIANT" in
     weibull) options=() ;;
     released) options=(chain@pspo=pspo_released) ;;
-    released_code) options=(chain@pspo=pspo_released pspo.steps.splitter=pspo) ;;
+    released_code) options=(chain@pspo=pspo_released pspo.steps=pspo) ;;
     cn_ppo) options=(chain@pspo=cn_ppo) ;;
     gaussian) options=(chain@pspo=cn_ppo pspo.accumulation.first_weight=1.0) ;;
     first_weight) options=(pspo.accumulation.first_weight=0.2) ;;
-    geometric | mean | min) options=("${no_shaping[@]}" pspo.accumulation.mode="$VARIANT") ;;
-    plain) options=("${no_shaping[@]}") ;;
+    geometric | mean | min) options=(pspo.shaping=null pspo.accumulation.mode="$VARIANT") ;;
+    plain) options=(chain@pspo=plain) ;;
     outcome) options=(pspo.outcome_coefficient=1.0) ;;
     *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
 esac
@@ -64,7 +63,7 @@ if ((LORA)); then
     options+=(actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors)
 fi
 if [[ -n "${SCORER:-}" ]]; then
-    options+=(step_scorer.kind=server step_scorer.address="$SCORER")
+    options+=(step_scorer=server step_scorer.address="$SCORER")
 elif ! shrink; then
     options+=(step_scorer.actor.num_gpus="$SCORER_GPUS")
     [[ "$SCORER_GPUS" != 0 ]] || options+=(step_scorer.actor.cpu_threads="${SCORER_THREADS:-16}")

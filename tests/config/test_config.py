@@ -98,27 +98,27 @@ def test_verls_own_command_takes_the_configuration_and_a_variant():
     words = ["--config-name=prime_trainer", "variant=paper", "prime.process.discount=0.5", "--cfg=job"]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
     process = OmegaConf.create(done.stdout).prime.process
-    assert (process.reliability_gate, process.discount) == (False, 0.5)
+    assert (process.gate, process.discount) == (None, 0.5)
 
 
 # ---- variants ------------------------------------------------------------------------------------------------------
 
 
 def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_paper():
-    assert variant_line(composed()) == "distilled" and PrimeSettings.of(composed()).gates
+    assert variant_line(composed()) == "distilled" and PrimeSettings.of(composed()).gate
     paper, guarded = composed("variant=paper"), composed("variant=guarded")
-    assert not PrimeSettings.of(paper).gates and PrimeSettings.of(guarded).gates
+    assert PrimeSettings.of(paper).gate is None and PrimeSettings.of(guarded).gate
     for config in (paper, guarded):
-        del config.prime.variant, config.prime.process.reliability_gate
+        del config.prime.variant, config.prime.process.gate
     assert paper == guarded
 
 
 def test_overrides_win_over_the_variant_and_are_named():
-    words = ["variant=paper", "prime.process.reliability_gate=true", "prm.loss=dpo", "prime.filter.lower=0.1"]
+    words = ["variant=paper", "prime.process.discount=0.5", "prm.loss=dpo", "prime.filter.lower=0.1"]
     for order in (words, words[::-1]):
         config = composed(*order)
-        assert config.prime.process.reliability_gate is True and config.prm.loss == "dpo"
-        assert variant_line(config) == "paper (changed: prime.process.reliability_gate=true, prm.loss=dpo)"
+        assert config.prime.process.discount == 0.5 and config.prm.loss == "dpo"
+        assert variant_line(config) == "paper (changed: prime.process.discount=0.5, prm.loss=dpo)"
     # A recipe names one, and who starts it may name another.
     assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"
 
@@ -128,7 +128,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 
 def chain_of(name, *overrides):
     """The reward of a chain under an entry of the group `chain`."""
-    steps = ["variant=guarded", "prime.process.granularity=step", "prime.process.step_score=sigmoid"]
+    steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
     process = PrimeSettings.of(composed(f"chain@prime.process={name}", *steps, *overrides)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
 
@@ -184,6 +184,9 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
         ("prm.betta=1", "'betta' is not in struct; did you mean prm.beta?"),
         ("prime.proces.coefficient=1", "'proces' is not in struct; did you mean prime.process?"),
         ("prm.loss.x=1", "; prm.loss has no keys below it"),
+        ("prime.process.discount=0", "it is a key of prime/process=steps or step_scorer or tokens"),
+        ("prime.process.form=tokens", "choose it with its keys, prime/process=tokens"),
+        ("prm.update_mode=none", "choose it with its keys, prm=frozen"),
         ("prm=null", "prm=null: Config group override must be"),
         ("+promt=1", "nothing reads promt=1"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),

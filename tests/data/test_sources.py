@@ -17,7 +17,6 @@ from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row
 from data_preprocessing.pipeline import SOURCES
 from data_preprocessing.problems import numbered_rows
 from data_preprocessing.stages import Removal, apply_rules
-from prime_ext.tasks.cells import RowError
 from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.code.problems import parse_test_cases
 
@@ -118,7 +117,7 @@ def test_submissions_become_problems_with_their_accepted_python_3_programs():
     ],
 )
 def test_rows_of_another_shape_are_bad_rows(name, row, reason):
-    with pytest.raises((BadRow, RowError), match=reason):
+    with pytest.raises(BadRow, match=reason):
         SOURCES[name].problem(row, "train", 0)
 
 

@@ -50,7 +50,7 @@ def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
         (row() | {"reward_model": None}, "reward_model must "),
         (
             row() | {"extra_info": {"split": "train", "index": None}},
-            "extra_info.index must be a whole number or a text",
+            "extra_info.index must be a valid integer, or must be a valid string",
         ),
         (row(1, "2^{3^{4^{5}}}"), "cannot be graded: the gold answer is too complex: a tower of powers"),
         (row(1, r"(1, \sum_{n})"), "cannot be graded: the gold answer cannot be read: I expected"),

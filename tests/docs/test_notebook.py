@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebook runs from its first cell to its last, on a folder like the quickstart's."""
+"""Notebooks hold no outputs; that of the quickstart runs from its first cell to its last, on a folder like its own."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,8 @@ from recipes.quickstart.data import write_data
 from recipes.quickstart.model import build_model, build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOK = ROOT / "docs" / "tutorials" / "implicit_prm.ipynb"
+TUTORIALS = ROOT / "docs" / "tutorials"
+NOTEBOOK = TUTORIALS / "implicit_prm.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,17 @@ def test_every_cell_runs_and_shows_what_it_says(run, monkeypatch):
     names = {}
     for cell in cells:
         if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None
             exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
     assert len(names["scored"]) == 20 and set(names["accuracy"]) == {
         "one at random", "majority", "PRM's choice", "any of them"
     }  # fmt: skip
     page = names["Coloured"](names["scored"][:2])._repr_html_()
     assert page.count("<p>") == 2 and "background:#" in page and len(names["figure"].axes) == 2
+
+
+@pytest.mark.parametrize("path", sorted(TUTORIALS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_compile_and_hold_no_outputs(path):
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            compile("".join(cell["source"]), cell["id"], "exec")

@@ -52,10 +52,9 @@ def write_step_rm(folder: Path) -> Path:
 def command(inputs: Path, output: Path, overrides: list[str], module: str, config: str) -> list[str]:
     """The command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
-    # An untrained PRM would be shut out by the gate; what names another variant or the gate comes later and counts.
+    # An untrained PRM would be shut out by a gate; what names another variant comes later and counts.
     of_the_prm = [
-        "variant=guarded",
-        "prime.process.reliability_gate=false",
+        "variant=paper",
         "prm.mini_batch_size=2",
         "prm.optim.lr=1e-3",
         "prm.optim.lr_warmup_steps=2",

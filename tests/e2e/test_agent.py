@@ -32,8 +32,13 @@ def train(run):
     (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))
     (run / "seconds.tsv").write_text("prime\t1\n")
     # The tool's rewards are something to learn from also where all answers are wrong.
-    overrides = ["variant=guarded", "prime.process.granularity=turn", "prime.process.estimator=turn_rloo"]
-    overrides += ["prime.turns.coefficient=0.5", "prime.filter.enable=false", "prime.process.reliability_gate=false"]
+    overrides = [
+        "variant=paper",
+        "prime/process=steps",
+        "prime.process.granularity=turn",
+        "prime.process.estimator=turn_rloo",
+    ]
+    overrides += ["prime/turns=rewards", "prime.turns.coefficient=0.5", "prime.filter.enable=false"]
     command = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
     with (run / "log.txt").open("w") as log:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=harness.TIMEOUT)

@@ -22,7 +22,7 @@ COMMON = [
     "data.max_response_length=80",
     "actor_rollout_ref.rollout.ignore_eos=true",
     "actor_rollout_ref.rollout.max_num_seqs=6",
-    "prime.process.reliability_gate=true",
+    "variant=guarded",
     "prm.update_mode=before",
     "algorithm.rollout_correction.rollout_is=token",
 ]

@@ -17,8 +17,7 @@ def test_ppo_with_rewards_at_step_ends(tmp_path):
         "trainer.save_freq=-1",
         "trainer.test_freq=2",
         # Two kinds of delimiters, so that also an untrained policy writes steps.
-        "pspo.steps.splitter=delimiters",
-        'pspo.steps.delimiters=[";","="]',
+        'pspo.steps={delimiters: [";","="]}',
         "pspo.accumulation.single_step=keep",
         "pspo.accumulation.reward_position=step_ends",
         "pspo.outcome_coefficient=0.5",

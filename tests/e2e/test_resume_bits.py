@@ -23,10 +23,9 @@ COMMON = [
 DISTILLED = [
     *COMMON,
     "variant=distilled",
-    "prime.process.reliability_gate=true",
     # Open from the start: both pulls are at work.
-    "prime.process.gate_start=0.8",
-    "prime.process.top_k=8",
+    "prime.process.gate.start=0.8",
+    "prime.top_k=8",
     "prm.epochs=2",
     "prm.reference=frozen",
 ]
@@ -67,8 +66,7 @@ PSPO = [
     # A coefficient that moves far at every step.
     "algorithm.kl_ctrl.horizon=100",
     # Two kinds of delimiters, so that also an untrained policy writes steps.
-    "pspo.steps.splitter=delimiters",
-    'pspo.steps.delimiters=[";","="]',
+    'pspo.steps={delimiters: [";","="]}',
     "pspo.accumulation.single_step=keep",
     "pspo.judge=false",
     "step_scorer.dtype=float64",

@@ -18,13 +18,12 @@ PPO_AND_WEIBULL = [
     "algorithm.lam=0.95",
     "critic.optim.lr=1e-3",
     "prm.update_mode=before",
+    "prime/process=steps",
     "chain@prime.process=pspo_wrs",
-    "prime.process.granularity=step",
     "prime.process.step_score=sigmoid",
     "prime.process.step_score_scale=10",
     "prime.process.normalization=none",
-    "prime.steps.splitter=delimiters",
-    'prime.steps.delimiters=[";","="]',
+    'prime.steps={delimiters: [";","="]}',
     "trainer.save_freq=2",
 ]
 REMAX_AND_LORA = [
@@ -33,9 +32,9 @@ REMAX_AND_LORA = [
     "prm.model.target_modules=all-linear",
     "prm.reference=base",
     "prime.outcome.estimator=remax",
-    "prime.process.reliability_gate=true",
-    "prime.process.gate_start=1.0",
-    "prime.process.gate_decay=0.9",
+    "variant=guarded",
+    "prime.process.gate.start=1.0",
+    "prime.process.gate.decay=0.9",
 ]
 CHAIN = [f"prime/chain/{name}" for name in ("score", "factor", "reward")]
 GREEDY = ["prime/remax/greedy_reward", "prime/remax/group_mean_instead", "timing_s/greedy_baseline"]
@@ -65,7 +64,7 @@ def test_an_estimator_that_a_user_registered(tmp_path, monkeypatch):
     """verl calls it for the outcome, and PRIME adds the process rewards."""
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "user_estimator")
     words = ["prime.outcome.estimator=two_thirds", "prime.whitening=false", "trainer.total_training_steps=1"]
-    words += ["prime.process.coefficient=0", "prm.enable=false"]
+    words += ["variant=rloo"]
     (logged,) = harness.train(tmp_path, words).values()
     assert logged["critic/advantages/max"] == pytest.approx(2 / 3) == logged["critic/advantages/min"]
 
@@ -91,11 +90,10 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
     save_llama(tmp_path / "prm", seed=3, classes=2, max_positions=40)
     overrides = [
         "variant=step_scorer",
-        "step_scorer.architecture=token_classification",
+        "step_scorer=token_classification",
         f"step_scorer.model_path={tmp_path}/prm",
         # Two kinds of delimiters, so that also an untrained policy writes steps.
-        "prime.steps.splitter=delimiters",
-        'prime.steps.delimiters=[";","="]',
+        'prime.steps={delimiters: [";","="]}',
         "prime.filter.enable=false",
         "trainer.total_training_steps=2",
         "trainer.save_freq=2",

@@ -27,7 +27,6 @@ from small_tasks import (
     some_answer,
     write_tasks,
 )
-from tiny_llama import save_llama
 
 from eval import grade
 from eval.plan import choose_tasks
@@ -165,26 +164,6 @@ def test_tests_of_megabytes_are_recorded_by_their_hash_and_not_judged_anew(tmp_p
     monkeypatch.setattr("eval.verdicts.asyncio.run", lambda _: pytest.fail("judged anew"))
     assert run(*words, backend=backend) == 0
     assert (tmp_path / "out" / "functions" / "samples.jsonl").read_bytes() == before
-
-
-def test_a_local_model_interrupted_leaves_the_same_bytes(tasks, tmp_path):
-    """Sampled in float64, so that the batches after the interruption change no token."""
-    model = save_llama(tmp_path / "model", seed=3)
-    words = ["--tasks", tasks[1].split(",")[0], "--data", tasks[-1], "--limit", "4", "--model", str(model)]
-    words += ["--backend", "transformers", "--dtype", "float64", "--batch-size", "3"]
-    words += ["--temperature", "1", "--n", "2", "--max-new-tokens", "6"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for out in (whole, cut):
-        assert main([*words, "--output", str(out)]) == 0
-    lines = (whole / "sums" / "responses.jsonl").read_bytes().splitlines(keepends=True)
-    assert len({json.loads(line)["text"] for line in lines}) > 4
-    (cut / "sums" / "responses.jsonl").write_bytes(lines[0] + lines[1] + lines[4][:9])
-    verdicts = (whole / "sums" / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (cut / "sums" / "samples.jsonl").write_bytes(verdicts[3] + verdicts[0][:-1])
-    (cut / "results.json").unlink()
-    assert main([*words, "--output", str(cut)]) == 0
-    for name in ("settings.json", "results.json", "sums/responses.jsonl", "sums/samples.jsonl"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_all_tasks_are_listed_without_a_model(capsys):

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, logging
 
 from examples.minimal_prime import METHODS, ChainTask, TextTask, Trainer, build_settings, main, sample, write_start
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter, rl_row
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row, write_rows
 
 SMALL = {"rollout.prompts": 6, "actor.mini_batches": 2, "prm.mini_batch_size": 8, "actor.lr": 1e-3}
 
@@ -157,10 +157,11 @@ def test_layers_that_are_not_trained_stay_as_they_are(start):
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "rows.parquet"
-    with RowWriter(path, MATH_SCHEMA) as writer:
-        for k in range(9):
-            question = [{"role": "system", "content": "Add."}, {"role": "user", "content": f"{10**k} + 1"}]
-            writer.write(rl_row("mine", question, "math", f"{10**k + 1}", {"split": "train", "index": k}))
+    made = []
+    for k in range(9):
+        question = [{"role": "system", "content": "Add."}, {"role": "user", "content": f"{10**k} + 1"}]
+        made.append(rl_row("mine", question, "math", f"{10**k + 1}", {"split": "train", "index": k}))
+    write_rows(path, MATH_SCHEMA, made)
     return path
 
 

@@ -93,18 +93,16 @@ def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_chang
     assert capsys.readouterr().err.count("exporting ") == 1
 
 
-def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved, tmp_path, monkeypatch):
+def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved, tmp_path, capsys):
     run, weights = saved
-    monkeypatch.setattr("sys.argv", ["export", str(run), str(tmp_path / "out"), "--dtype", "bfloat16"])
-    main()
+    words = [str(run), str(tmp_path / "out"), "--dtype", "bfloat16"]
+    assert main(words) == 0
     exported = load_file(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(exported[name], weights[name].bfloat16()) for name in weights)
     assert read_json(tmp_path / "out" / "config.json")["dtype"] == "bfloat16"
-    with pytest.raises(SystemExit, match="out exists; name a folder that does not"):
-        main()
-    monkeypatch.setattr("sys.argv", ["export", str(tmp_path), str(tmp_path / "other")])
-    with pytest.raises(SystemExit, match="must be the folder prm or actor"):
-        main()
+    assert main(words) == main([str(tmp_path), str(tmp_path / "other")]) == 2
+    first, second = capsys.readouterr().err.splitlines()[-2:]
+    assert "out exists; name a folder that does not" in first and "must be the folder prm or actor" in second
 
 
 def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_path):

@@ -86,10 +86,10 @@ def learning(folder: Path) -> dict[str, Any]:
 
 
 RUNS = {
-    "rloo": ["variant=paper", "prime.process.coefficient=0", "prm.enable=false"],
+    "rloo": ["variant=rloo"],
     "paper": ["variant=paper"],
-    "guarded": ["variant=guarded", "prime.process.reliability_gate=true", "prime.process.gate_start=0.8"],
-    "distilled": ["variant=distilled", "prime.process.reliability_gate=true", "prime.process.gate_start=0.8"],
+    "guarded": ["variant=guarded", "prime.process.gate.start=0.8"],
+    "distilled": ["variant=distilled", "prime.process.gate.start=0.8"],
 }
 
 

@@ -12,9 +12,10 @@ from tiny_llama import byte_tokenizer
 
 from prime_ext.algorithms.implicit_reward import prefix_values
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, usable_groups
-from prime_ext.offline_prm.data import BadData, Example, Group
+from prime_ext.offline_prm.data import Example, Group
 from prime_ext.offline_prm.losses import step_loss
 from prime_ext.prm.worker import ROW, WEIGHT
+from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder
 
 ENCODER = TextEncoder(byte_tokenizer(None))
@@ -61,7 +62,7 @@ def test_prompts_without_room_for_a_response_are_dropped():
     groups = [Group(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
     usable = usable_groups(groups, ENCODER, 8)
     assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
-    with pytest.raises(BadData, match="no prompt leaves room"):
+    with pytest.raises(SourceError, match="no prompt leaves room"):
         usable_groups(groups, ENCODER, 2)
 
 

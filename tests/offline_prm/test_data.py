@@ -2,16 +2,23 @@
 """Labelled responses: formats, groups, and one line about rows and settings that cannot work."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from tiny_prm import overrides, response_rows, write_jsonl
 
-from prime_ext.config.checks import defaults_of, read
+import prime_ext.config
+from prime_ext.config.checks import read
 from prime_ext.offline_prm.__main__ import main
-from prime_ext.offline_prm.data import BadData, read_data, step_labels
+from prime_ext.offline_prm.data import read_data, step_labels
 from prime_ext.offline_prm.settings import LossSettings
+from prime_ext.utils.rows import SourceError
 
-PRM = read(LossSettings, {**defaults_of("offline_prm_common.yaml")["prm"], "reference_path": "r"}, "prm")
+DEFAULTS = OmegaConf.to_container(
+    OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_common.yaml").prm
+)
+PRM = read(LossSettings, {**OmegaConf.to_container(DEFAULTS), "reference_path": "r"}, "prm")
 
 
 QUESTION = {"role": "user", "content": "a"}
@@ -77,16 +84,9 @@ STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
 def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
     by_step = "steps" in row
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
-    with pytest.raises(BadData) as error:
+    with pytest.raises(SourceError) as error:
         read_data([path], replace(PRM, loss="step_ce" if by_step else "dpo"))
     assert message in str(error.value) and f"{path} row 2" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_files_that_cannot_be_read(tmp_path):
-    for content, message in (("", "has no rows"), ('{"prompt": ', "row 1: not JSON")):
-        (tmp_path / "d.jsonl").write_text(content)
-        with pytest.raises(BadData, match=message):
-            read_data([tmp_path / "d.jsonl"], PRM)
 
 
 # No prompt has a correct and a wrong response.
@@ -109,6 +109,7 @@ def test_good_data_are_described(check, capsys):
     assert check(response_rows(6), **{"data.val_fraction": 0}) == 0
     assert "6 prompts with 24 responses to train on" in capsys.readouterr().out
     assert check(ONE_SIDED, **{"data.val_fraction": 0}) == 0
+    assert check([]) == 2 and "d.jsonl has no rows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import shutil
 
 import pytest
 import torch
-from tiny_prm import final_weights, metrics, overrides, response_rows, save_tiny_model, train, write_jsonl
+from tiny_prm import final_weights, overrides, response_rows, save_tiny_model, train, write_jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prime_ext.generate.prm_description import read_description
+from prime_ext.run.metrics_file import read_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +30,14 @@ def run(tmp_path_factory):
     return folder, arguments, result
 
 
-def without_seconds(steps):
+def without_seconds(output):
+    steps = read_metrics(output / "metrics.jsonl")
     return {step: {k: v for k, v in data.items() if k != "train/seconds"} for step, data in steps.items()}
 
 
 def test_it_learns_to_order_held_out_responses(run):
     folder, _, result = run
-    found = metrics(folder / "out")
+    found = read_metrics(folder / "out" / "metrics.jsonl")
     assert list(found) == list(range(LAST + 1))
     assert found[0]["val/cross_entropy"] == pytest.approx(0.6931, abs=1e-3)
     assert found[LAST]["val/pair_accuracy"] > 0.9 and found[LAST]["val/accuracy"] > 0.8
@@ -71,7 +73,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(run, tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     expected, found = final_weights(folder / "out"), final_weights(out)
     assert expected.keys() == found.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
-    assert without_seconds(metrics(out)) == without_seconds(metrics(folder / "out"))
+    assert without_seconds(out) == without_seconds(folder / "out")
     assert f"20/{LAST}" in result.stderr
 
 

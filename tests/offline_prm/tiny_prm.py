@@ -79,12 +79,6 @@ def train(arguments):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
 
 
-def metrics(output):
-    """Metrics by step."""
-    lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
-    return {record["step"]: record["data"] for record in map(json.loads, lines)}
-
-
 def final_weights(output):
     from safetensors.torch import load_file
 

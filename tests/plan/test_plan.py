@@ -26,7 +26,8 @@ EMBEDDING = VOCABULARY * WIDTH
 FUSED = {"actor_rollout_ref.model.use_fused_kernels": True}
 ADAPTER = {"prm.model.lora_rank": 4, "prm.reference": "base"}
 OFFLOADED = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
-DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
+DISTILLED = {"prime.process": {"form": "kl", "coefficient": 1.0, "gate": None}, "prm.update_mode": "before"}
+AVERAGE = {"prime.anchor": {"coefficient": 1.0, "decay": 0.5, "fallback": False}}
 
 
 def llama_config(tie):
@@ -64,7 +65,7 @@ def resolved(composed, models):
         }
         with open_dict(config):
             for key, value in {**base, **(changes or {})}.items():
-                OmegaConf.update(config, key, value, force_add=True)
+                OmegaConf.update(config, key, value, merge=False, force_add=True)
         OmegaConf.resolve(config)
         return config
 
@@ -219,10 +220,10 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
 def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
     weights, average = (
         read_shape("model", str(models["untied"])).weights,
-        {"prime.anchor.kind": "ema", "prm.reference": "policy"},
+        AVERAGE | {"prm.reference": "policy"},
     )
     plain, averaged, narrow = (
-        planned(average | {"prime.anchor.kind": "none"}),
+        planned(average | {"prime.anchor": None}),
         planned(average),
         planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
     )
@@ -236,8 +237,8 @@ def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for
 
 def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
     plain = planned({"prm.update_mode": "before"})
-    both = planned(DISTILLED | {"prime.anchor.kind": "ema"})
-    one = planned(DISTILLED | {"prime.anchor.kind": "ema", "prime.process.top_k": 8})
+    both = planned(DISTILLED | AVERAGE)
+    one = planned(DISTILLED | AVERAGE | {"prime.top_k": 8})
     average = part(both, "policy average")
     assert average.idle == average.weights == 0  # on the host
     added, spared = (peak(both, "policy") - peak(other, "policy") for other in (plain, one))

@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
@@ -31,14 +31,14 @@ from prime_ext.config.compose import read_defaults
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight import files as preflight_files
 from prime_ext.preflight.check import check_config, check_files
-from prime_ext.run.run_lock import RunLock
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
 from prime_ext.train import metrics_of_another, preflight
-from prime_ext.verifiers.sandbox import find_protection
+from prime_ext.utils.run_store import RunLock
+from prime_ext.verifiers.sandbox.client import find_protection
 
-ADDED = ["+pspo=pspo", "+step_scorer=step_scorer", "reward.reward_manager.name=pspo_wrs"]
+ADDED = ["+pspo=pspo", "+step_scorer=local", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.
 CONFIGS = {
     "cpu": ("prime_trainer_cpu", ["variant=guarded"]),
@@ -129,8 +129,11 @@ def problems_of(composed, files, monkeypatch):
         if name.startswith(("pspo", "scored")):
             good["step_scorer.model_path"] = files["step_rm"]
         with open_dict(config):
-            for key, value in {**good, **(changes or {})}.items():
-                OmegaConf.update(config, key, value, force_add=True)
+            values = {**good, **(changes or {})}
+            # Whole sections first.
+            for key in sorted(values, key=lambda key: not isinstance(values[key], DictConfig)):
+                value = values[key]
+                OmegaConf.update(config, key, value, merge=False, force_add=True)
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
         problems = [*check_values(given, OmegaConf.to_container(config), *read_defaults(composed[name].copy()))]
@@ -153,7 +156,7 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
     ("name", "key", "value"),
     [
         ("cpu", "prm.beta", "high"),
-        ("pspo", "step_scorer.kind", "clown"),
+        ("pspo", "step_scorer.dtype", 5),
     ],
 )
 def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
@@ -165,7 +168,6 @@ UNREAD = [
     ("trainer.sav_freq", "; did you mean trainer.save_freq?"),
     ("total_epochs", "; did you mean trainer.total_epochs?"),
     ("prm.bta", "; did you mean prm.beta?"),
-    ("prime.filter.uper", "; did you mean prime.filter.upper?"),
     ("actor_rollout_ref.actor.optim.lrr", "; did you mean actor_rollout_ref.actor.optim.lr?"),
     ("reward.custom_reward_function.arguments", "; there is name, path"),
     ("trial", ""),
@@ -177,20 +179,29 @@ def test_a_key_that_nothing_reads_is_refused_with_the_nearest_one(problems_of, k
     assert problems_of({key: 1}) == [f"nothing reads {key}=1{hint}"]
 
 
+def _composed(*words):
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose("prime_trainer_cpu", ["variant=guarded", *words])
+
+
+def _composed_process(*words):
+    return _composed(*words).prime.process
+
+
 # ---- values and combinations ----------------------------------------------------------------------------------------
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-STEPS = {"prime.process.granularity": "step"}
-SCORES = {**STEPS, "prime.process.step_score": "sigmoid"}
-MODE, SHAPE = "prime.process.accumulation.mode", "prime.process.shaping.name"
-CHAIN = {**SCORES, MODE: "geometric", SHAPE: "weibull"}
+TURN_REWARDS = _composed("prime/turns=rewards").prime.turns
+STEPS = {"prime.process": _composed_process("prime/process=steps", "chain@prime.process=pspo_wrs")}
+MODE = "prime.process.accumulation.mode"
+CHAIN = {**STEPS, "prime.process.step_score": "sigmoid"}
 TOOL_FILE = f"{ROLLOUT}.multi_turn.tool_config_path"
 LOOP = {
     f"{ROLLOUT}.agent.default_agent_loop": "bounded_tool_agent",
     TOOL_FILE: str(Path(__file__).parents[2] / "recipes" / "agent" / "python_tool.yaml"),
 }
 GAE = {"algorithm.adv_estimator": "gae", "prime.outcome.estimator": "gae"}
-DISTILLED = {"prime.process.form": "kl", "prime.process.target": "policy", "prm.update_mode": "before"}
+DISTILLED = {"prime.process": _composed_process("prime/process=kl"), "prm.update_mode": "before"}
 FUSED = {"prm.model.use_fused_kernels": True, "prm.model.fused_kernel_options.impl_backend": "triton"}
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
@@ -202,10 +213,10 @@ SEPARATE = {
     f"{ROLLOUT}.checkpoint_engine.backend": "tcp",
     "ray_kwargs.ray_init.num_gpus": 3,
 }
-SERVER = {"step_scorer.kind": "server"}
+SERVER = {"step_scorer": _composed("+step_scorer=server").step_scorer}
 POOL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": True}
 OF_VERL = {"trainer.v1.trainer_mode": "sync", "pspo.on_failure": "zero"}
-UNPRICED = {"pspo.accumulation.mode": "none", "pspo.shaping.name": "none"}
+UNPRICED = {"pspo.accumulation": None, "pspo.shaping": None}
 EIGHT, TWO = {"trainer.n_gpus_per_node": 8}, {"trainer.n_gpus_per_node": 2}
 FUNCTION = "reward.custom_reward_function.path"
 ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
@@ -278,12 +289,16 @@ REFUSED = [
     ("pspo", {"algorithm.adv_estimator": "gea"}, None),
     # rewards
     ("cpu", {"prime.outcome.estimator": "opoo"}, "turn_rloo; did you mean opo?"),
-    ("cpu", {"prime.process.coefficient": 0.0, "prime.outcome.coefficient": 0.0}, "are both 0"),
+    ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),
     ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
-    ("cpu", {**STEPS, MODE: "geometric"}, f"{MODE}=geometric takes logarithms"),
-    ("cpu", {"prime.turns.coefficient": 1.0}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
+    ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
+    (
+        "cpu",
+        {"prime.turns": TURN_REWARDS},
+        "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
+    ),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
-    ("cpu", {"prime.process.reliability_gate": True, "prime.outcome.coefficient": 0.0}, "reliability_gate=true needs"),
+    ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),
     ("gpu", {**TWO, **DISTILLED, "actor_rollout_ref.model.use_fused_kernels": True}, "use_fused_kernels=false"),
     # agent loops
@@ -292,7 +307,7 @@ REFUSED = [
     # the PRM
     ("cpu", {"prm.reference": "kl"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
-    ("cpu", {"prm.update_mode": "none", "prm.reference": "policy"}, "is the policy itself"),
+    ("cpu", {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"}, "is the policy itself"),
     # sizes and kernels
     ("gpu", {**EIGHT, f"{ROLLOUT}.n": 3, "prm.mini_batch_size": 4}, "do not divide over 8 data"),
     ("gpu", {**TWO, "prm.max_token_len_per_gpu": 500}, "prm.max_token_len_per_gpu=500 is less than"),
@@ -311,10 +326,9 @@ REFUSED = [
     # PSPO-WRS and step scorers
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
-    ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation.mode=none pays within"),
+    ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
     ("pspo_in_prime", {"pspo.judge": False}, None),
     ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
-    ("scored", {"prm.enable": True}, None),
     (
         "cpu",
         {"reward.reward_manager.name": "naive_with_step_scores"},
@@ -503,13 +517,15 @@ def test_flash_attention_is_installed_where_a_model_asks_for_it(problems_of, mon
     (line,) = problems_of(whole, "gpu")
     assert line.endswith(f"docs/how_to/install.md has how to get it, or set +{sdpa}=sdpa")
     assert problems_of({**whole, sdpa: "sdpa"}, "gpu") == problems_of() == []
+    (line,) = problems_of({**whole, **GAE, sdpa: "sdpa"}, "gpu")
+    assert line.startswith("critic.model: flash-attn is not installed")
 
 
 def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
     code = train_on(tmp_path / "code.parquet", data_source="apps")
     assert problems_of(code) == []
     weak = dataclasses.replace(find_protection(), missing=["no system call filter"])
-    monkeypatch.setattr("prime_ext.verifiers.sandbox.find_protection", lambda: weak)
+    monkeypatch.setattr("prime_ext.verifiers.sandbox.client.find_protection", lambda: weak)
     (problem,) = problems_of(code)
     assert problem.startswith("code rewards need a sandbox, and this machine has none: no system call filter")
     assert problems_of() == []
@@ -570,11 +586,10 @@ SAID = {
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
     "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
-    "splitters": (reward_settings.TEXT_SPLITTERS, SPLITTERS),
+    "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (reward_settings.ACCUMULATIONS, ["none", *accumulation.MODES]),
-    "shapes": (reward_settings.SHAPES, shaping.SHAPES),
-    "shapes of the score": (reward_settings.SHAPES_OF_THE_SCORE, shaping.SHAPES_OF_THE_SCORE),
+    "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),
+    "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
     "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
     "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
     "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),

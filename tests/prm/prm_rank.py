@@ -113,10 +113,9 @@ class Prm:
         settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
         self.mini_batch_rows = settings.mini_batch_size * config.actor_rollout_ref.rollout.n
         self.epochs = settings.epochs
-        bias = settings.bias if settings.bias.enable else None
         self.worker = ImplicitPRMWorker(
             prm_model(config.prm, settings, config.prm.reference_path if forward_only else None),
-            bias=bias,
+            bias_lr=settings.bias_lr,
             trainable_layers=settings.trainable_layers,
         )
         self.worker.reset()

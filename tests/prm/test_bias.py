@@ -23,7 +23,7 @@ from prime_ext.utils.files import write_json
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
 
-BIAS = {"prm.bias.enable": True, "prm.bias.lr": 0.05}
+BIAS = {"prm.bias_lr": 0.05}
 MEAN_OUTCOME = 0.3
 
 VARIANTS = {
@@ -58,7 +58,8 @@ def main(model_path, work_dir):
     results["replayed"] = {"updates": updates, "weights": prm.weights()}
 
     # Gradients that are not finite: neither the PRM nor its bias moves, and the next step starts from no gradient.
-    prm = base.Prm(model_path, {**BIAS, "prm.bias.init": 0.5})
+    prm = base.Prm(model_path, BIAS)
+    prm.worker.start_bias(MEAN_OUTCOME)
     before = prm.weights()
     data, _ = prm.planned(rollouts, reference)
     data[WEIGHT][:] = torch.inf
@@ -66,7 +67,8 @@ def main(model_path, work_dir):
     after = prm.weights()
     results["skipped"] = (prm.worker.bias_value(), all(torch.equal(after[name], before[name]) for name in before))
     results["after the skipped one"] = updated(prm, rollouts, reference)
-    fresh = base.Prm(model_path, {**BIAS, "prm.bias.init": 0.5})
+    fresh = base.Prm(model_path, BIAS)
+    fresh.worker.start_bias(MEAN_OUTCOME)
     fresh.worker.engine.lr_scheduler_step()
     results["without a skipped one"] = updated(fresh, rollouts, reference)
 
@@ -127,10 +129,10 @@ def test_it_is_the_same_on_all_ranks(runs):
 
 
 def test_it_skips_the_steps_that_the_engine_skips(results):
-    assert results["skipped"] == (0.5, True)
+    assert results["skipped"] == (START, True)
     # Nothing of the skipped step is left, neither its gradient nor a moment.
     after, without = results["after the skipped one"], results["without a skipped one"]
-    assert after["bias"] == without["bias"] != 0.5
+    assert after["bias"] == without["bias"] != START
     assert after["loss"] == without["loss"]
 
 
@@ -143,7 +145,7 @@ def test_a_resumed_bias_goes_on_bit_for_bit(results, steps):
 
 
 def test_a_checkpoint_without_a_bias_is_refused(results, run):
-    assert results["missing"].endswith(f"{BIAS_FILE}; it was saved with prm.bias.enable=false")
+    assert results["missing"].endswith(f"{BIAS_FILE}; it was saved with prm.bias_lr=null")
     assert not (run[1] / "without" / BIAS_FILE).exists()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, ReplaySettings, SettingsError
+from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.trainer.build import build_prm
@@ -74,18 +74,14 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
 
 
-REPLAY = {"batches": 2, "ratio": 1.0}
-BIAS = {"enable": True, "lr": 0.05, "init": None}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epochs": 0}, "prm.epochs must be"),
-        ({"replay": REPLAY, "reference": "policy"}, "prm.replay.batches=2 .* prm.reference "),
-        ({"replay": REPLAY, "loss": "nca"}, "prm.replay.batches=2 .* prm.loss=nca"),
-        ({"bias": {**BIAS, "start": 0.0}}, "unknown key prm.bias.start"),
-        ({"bias": BIAS, "loss": "dpo", "update_mode": "after"}, "prm.bias.enable=true .* prm.loss=dpo"),
+        ({"replay": 2, "reference": "policy"}, "prm.replay=2 .* prm.reference "),
+        ({"replay": 2, "loss": "nca"}, "prm.replay=2 .* prm.loss=nca"),
+        ({"bias": 0.05}, "unknown key prm.bias; did you mean bias_lr"),
+        ({"bias_lr": 0.05, "loss": "dpo", "update_mode": "after"}, "prm.bias_lr=0.05 .* prm.loss=dpo"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
@@ -196,8 +192,8 @@ def numbers_of(drawn):
     return [int(row["responses"][0]) // 1000 for row in drawn]
 
 
-def replay(folder, batches=3, ratio=1.0):
-    return PRMReplay(ReplaySettings(batches, ratio), folder / "prm_replay")
+def replay(folder, batches=3):
+    return PRMReplay(batches, folder / "prm_replay")
 
 
 def filled(folder, updates, **options):
@@ -230,10 +226,10 @@ def test_only_the_last_batches_are_remembered(tmp_path):
     assert files(tmp_path) == expected
 
 
-def test_the_ratio_says_how_many_and_nothing_is_drawn_before_the_first_update(tmp_path):
+def test_as_many_as_are_new_are_drawn_and_none_before_the_first_update(tmp_path):
     assert replay(tmp_path).draw(8) == [] and list(tmp_path.iterdir()) == []
-    for ratio, new, drawn in ((1.0, 5, 5), (0.5, 5, 2), (1.0, 50, 12)):
-        found = numbers_of(filled(tmp_path, 3, ratio=ratio).draw(new))
+    for new, drawn in ((5, 5), (50, 12)):
+        found = numbers_of(filled(tmp_path, 3).draw(new))
         assert len(found) == len(set(found)) == drawn
 
 
@@ -287,5 +283,5 @@ def test_it_outlives_the_checkpoint_that_it_came_from(tmp_path):
 
 
 def test_a_checkpoint_without_replay_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay.batches=0"):
+    with pytest.raises(FileNotFoundError, match="has no replayed rollouts at .*saved with prm.replay=0"):
         replay(tmp_path).load(tmp_path / "checkpoint" / "prm_replay")

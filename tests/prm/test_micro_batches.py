@@ -15,7 +15,6 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import BiasSettings
 from prime_ext.prm import bias
 from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PassCounter, PRMLoss, padded_responses
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TargetedPolicyLoss
@@ -52,7 +51,8 @@ def test_the_loss_of_the_prm(name, monkeypatch):
     loss_fn = PRMLoss(name, 0.05)
     if name == "ce":
         monkeypatch.setattr(bias, "get_device_name", lambda: "meta")
-        loss_fn.bias = bias.OutcomeBias(BiasSettings(enable=True, lr=0.05, init=0.5))
+        loss_fn.bias = bias.OutcomeBias(0.05)
+        loss_fn.bias.start(torch.tensor(0.5).sigmoid().item())
     loss_fn.start_recording()
     for _ in range(2):
         loss, _ = loss_fn(output, data)

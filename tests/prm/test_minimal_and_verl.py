@@ -37,13 +37,13 @@ OPTIMISER = {
 OF_PRM = OPTIMISER | {"prm.optim.lr": PRM_LR, "prm.optim.weight_decay": 0.0, "prm.optim.clip_grad": 10.0}
 OF_POLICY = OPTIMISER | {"prm.optim.lr": LR, "prm.optim.weight_decay": 0.01, "prm.optim.clip_grad": 1.0}
 GATE = 0.9
-DISTILLED = {"process__target": "policy", "process__form": "kl", "process__reliability_gate": True}
-DISTILLED |= {"anchor__kind": "ema", "anchor__fallback": True}
+DISTILLED = {"process__form": "kl", "process__gate": {"decay": 0.8, "start": 0.5}}
+DISTILLED |= {"anchor__fallback": True}
 # Methods of examples/minimal_prime.py, in the trainer's keys.
 VARIANTS = {
-    "rloo": {"process__coefficient": 0.0},
+    "rloo": {"process__form": "none"},
     "paper": {},
-    "guarded": {"process__reliability_gate": True},
+    "guarded": {"process__gate": {"decay": 0.8, "start": 0.5}},
     "distilled": DISTILLED,
 }
 
@@ -94,7 +94,7 @@ class OnRank:
     def __init__(self, method, settings, model_path, found, reference):
         self.settings, self.found, self.reference = settings, found, reference
         self.of_paper = method in ("paper", "guarded")
-        more = {"prm.bias.enable": not self.of_paper, "prm.trainable_layers": None if self.of_paper else 0.33}
+        more = {"prm.bias_lr": None if self.of_paper else 0.05, "prm.trainable_layers": None if self.of_paper else 0.33}
         self.prm = base.Prm(model_path, OF_PRM | more, mini_batch_size=len(found) // 2)
 
     def score_and_update(self, rollouts):
@@ -118,8 +118,8 @@ def on_verl(method, keys, model_path, found, batch):
     nobody = RolloutStore(KVBatchMeta())
     rollouts = of_trainer.Rollouts(nobody, [], mask_BT, reward_BT, batch.outcome_B, batch.group_B)
     # All models start from the same weights.
-    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process.coefficient else None
-    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gates else None, settings)
+    scorer = OnRank(method, settings, model_path, found, old_log_probs) if settings.process else None
+    step = prime_step(rollouts, scorer, ReliabilityGate(0.8, GATE) if settings.gate else None, settings)
     result = {"gate": step.metrics.get("prime/gate/value", 1.0 if scorer else 0.0), "advantages": step.advantage_BT}
     if scorer:
         result |= {"prm": scorer.prm.weights(), "bias": scorer.prm.worker.bias_value() or 0.0}
@@ -128,7 +128,7 @@ def on_verl(method, keys, model_path, found, batch):
         register_engine("average", average.worker.engine)
         register_engine("prm", scorer.prm.worker.engine)
     advantages = [step.advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]
-    top_k = settings.process.top_k
+    top_k = settings.top_k
     test_policy_loss.update(trained, found, old_log_probs, step.kl_coefficients, top_k, advantages)
     return result | {"policy": trained.weights()}
 

@@ -22,7 +22,7 @@ from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
-from prime_ext.step_rm.train.__main__ import compose as compose_step_rm
+from prime_ext.step_rm.train import compose as compose_step_rm
 from recipes.prime import code_rows
 from recipes.pspo_wrs.data import LABELS as LABELERS
 from recipes.pspo_wrs.step_rm import STEP_RM_SETTINGS

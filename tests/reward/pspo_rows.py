@@ -78,7 +78,7 @@ def no_verifier(**_):
 
 
 def manager(config=None, scorer=None, compute_score=no_verifier):
-    return PSPORewardManager(config or configuration(), TOKENIZER, compute_score, scorer=scorer or Calculator())
+    return PSPORewardManager(config or configuration(), TOKENIZER, compute_score, score=(scorer or Calculator()).score)
 
 
 def row(text, end=True, padding=3, **columns):

@@ -7,9 +7,10 @@ import pytest
 import ray
 
 from prime_ext.reward import compute_score as module
-from prime_ext.reward.compute_score import SharedVerifiers, compute_score
+from prime_ext.reward.compute_score import NodeVerifiers, compute_score
+from prime_ext.reward.node_actor import NodeActor
 from prime_ext.verifiers import Outcome, sources
-from prime_ext.verifiers.sources import register_source, register_task, source_of
+from prime_ext.verifiers.sources import register_source, register_task
 from prime_ext.verifiers.verdict import correct, grader_failed, wrong
 
 KEYS = {"score", "acc", "pred", "verdict", "grader_failure", "answer_found", "verifier_seconds", "verifier_detail"}
@@ -38,21 +39,6 @@ def user_task(monkeypatch):
 
 def score(*arguments, **keywords):
     return asyncio.run(compute_score(*arguments, **keywords))
-
-
-USUAL = {
-    "math": "numina_aops_forum numina_synthetic_amc numina_cn_k12 openai/gsm8k math500 AIME2024 lighteval/MATH "
-    "HuggingFaceH4/MATH-500 minerva_math olympiadbench",
-    "code": "apps codecontests taco codeforces humaneval MBPP leetcode",
-    "choice": "AWPNLI NewsNLI RedditNLI RTE_Quant StressTest QQA",
-}
-
-
-@pytest.mark.parametrize("task", USUAL)
-def test_the_usual_data_sources_are_known(task):
-    for name in USUAL[task].split():
-        assert source_of(name).task == task
-        assert source_of(name).options == ({"extraction": "gsm8k"} if "gsm8k" in name else {})
 
 
 def test_every_row_has_the_same_keys():
@@ -132,7 +118,7 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
     try:
         # Right and wrong must not become a timeout on a busy machine.
         settings = {"code": {"seconds": 10.0}, "math": {"seconds": 300.0}}
-        first, second = SharedVerifiers((), settings), SharedVerifiers((), settings)
+        first, second = (NodeActor("verifiers", NodeVerifiers, (), settings, max_concurrency=1000) for _ in range(2))
         tests = {"inputs": ["2"], "outputs": ["4"]}
         mixed = [
             ("choice", "#### 2", "no", {"names": ("yes", "no")}, "correct"),
@@ -143,14 +129,14 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
         mixed.append(("code", "```python\nwhile True: pass\n```", tests, {}, "timeout"))
 
         async def at_once():
-            return await asyncio.gather(*(first.verify(*request[:4]) for request in mixed))
+            return await asyncio.gather(*(first.ask("verify", *request[:4]) for request in mixed))
 
         assert [str(verdict.outcome) for verdict in asyncio.run(at_once())] == [request[4] for request in mixed]
-        actor = first._node.handle()
-        assert second._node.handle()._actor_id == actor._actor_id
+        actor = first.handle()
+        assert second.handle()._actor_id == actor._actor_id
         ray.kill(actor)
-        assert asyncio.run(second.verify("choice", "#### 2", "no", {"names": ("yes", "no")})).correct
-        unknown = asyncio.run(second.verify("verse", "x", "y", {}))
+        assert asyncio.run(second.ask("verify", "choice", "#### 2", "no", {"names": ("yes", "no")})).correct
+        unknown = asyncio.run(second.ask("verify", "verse", "x", "y", {}))
         assert unknown.grader_failure and "no task 'verse'" in unknown.detail
     finally:
         ray.shutdown()

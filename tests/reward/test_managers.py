@@ -114,16 +114,6 @@ def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
     assert wrong == plain and info["acc"] == 0.0 and info["reward_failure"] == 0.0
 
 
-def test_asynchronous_reward_functions_and_their_extra_info_are_passed_on():
-    async def judge(**keywords):
-        assert keywords["data_source"] == "sums" and keywords["extra_info"]["n"] == 1
-        return {"score": 0.25, "acc": 0.25, "pred": "7", "verdict": "wrong"}
-
-    _, info = reward(GOOD, manager(compute_score=judge), **GOLD, extra_info={"n": 1})
-    assert (info["acc"], info["pred"], info["verdict"], info["grader_failure"]) == (0.25, "7", "wrong", 0.0)
-    assert info["score"] == info["chain_reward"]
-
-
 def test_rows_without_a_gold_answer_are_not_judged_and_have_no_reward_that_needs_one():
     assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
     needs_it = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
@@ -245,7 +235,7 @@ def needs_prompt(data_source, solution_str, ground_truth, extra_info):
 def told(text, *overrides, scorer=None):
     """The reward and what ``naive_with_step_scores`` says beside it."""
     config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
-    of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, scorer=scorer)
+    of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
     result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))
     return result["reward_score"], result["reward_extra_info"]
 
@@ -257,7 +247,7 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     assert json.loads(info["step_scores"]) == pytest.approx([0.9, 0.05, 0.1])
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
     # Steps are those of prime.steps.
-    told("2*3=6;6+1=7", "prime.steps.splitter=delimiters", 'prime.steps.delimiters=[";"]', scorer=scorer)
+    told("2*3=6;6+1=7", 'prime.steps={delimiters: [";"]}', scorer=scorer)
     assert scorer.asked[1][0].steps == ("2*3=6;", "6+1=7")
 
 
@@ -273,7 +263,7 @@ def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
 @pytest.mark.parametrize("layout", ["plain", "chat"])
 def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     path = str(save_llama(tmp_path, 3, classes=2))
-    words = ["step_scorer.architecture=token_classification", f"step_scorer.layout={layout}"]
+    words = ["step_scorer=token_classification", f"step_scorer.layout={layout}"]
     alone = ClassifierScorer(TokenClassifier(path, layout=layout))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)

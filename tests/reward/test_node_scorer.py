@@ -2,6 +2,7 @@
 """One step scorer per node, which scores together what is asked for one by one, and none suffers for another."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
@@ -10,7 +11,8 @@ import ray
 from pspo_rows import right
 from tiny_step_rm import described, save_bert, scorer_settings
 
-from prime_ext.reward.node_scorer import MicroBatcher, NodeStepScorer, SharedStepScorer, connect
+from prime_ext.reward.node_actor import NodeFailure
+from prime_ext.reward.node_scorer import MicroBatcher, connect
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
@@ -137,15 +139,14 @@ def expected(model):
 
 def agrees(scorer, expected):
     """Whether the scorer has the expected scores for all chains."""
-    outcomes = zip(ask(scorer, CHAINS), expected, strict=True)
+    outcomes = zip(ask(SimpleNamespace(score=partial(scorer.ask, "score")), CHAINS), expected, strict=True)
     return all(outcome.scores == pytest.approx(scores, abs=1e-5) for outcome, scores in outcomes)
 
 
 def test_without_ray_the_model_is_in_this_process(model, expected):
     scorer = connect(scorer_settings(model_path=model))
-    assert isinstance(scorer, NodeStepScorer)
     # Without a GPU of its own it works on the CPU.
-    assert scorer._batcher._scorer.model.device.type == "cpu"
+    assert scorer._local._batcher._scorer.model.device.type == "cpu"
     assert agrees(scorer, expected)
     with pytest.raises(StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"):
         connect(scorer_settings(model_path=model, kind="server"))
@@ -156,16 +157,15 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         first, second = (connect(scorer_settings(model_path=model)) for _ in range(2))
-        assert isinstance(first, SharedStepScorer)
         assert agrees(first, expected)
-        actor = first._node.handle()
-        assert second._node.handle()._actor_id == actor._actor_id
+        actor = first.handle()
+        assert second.handle()._actor_id == actor._actor_id
         ray.kill(actor)
         assert agrees(second, expected)
-        ray.kill(second._node.handle())
+        ray.kill(second.handle())
         # A model that does not load is a failure of every response, with the reason.
-        broken = SharedStepScorer(scorer_settings(model_path=str(tmp_path)))
-        outcome = asyncio.run(broken.score(CHAINS[0], 20))
-        assert isinstance(outcome, ScoringFailure) and outcome.reason.startswith("step scorer of this node: ")
+        broken = connect(scorer_settings(model_path=str(tmp_path)))
+        with pytest.raises(NodeFailure, match="^step scorer of this node: "):
+            asyncio.run(broken.ask("score", CHAINS[0], 20))
     finally:
         ray.shutdown()

@@ -11,7 +11,7 @@ from prime_ext import train
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm import __main__ as offline
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
-from prime_ext.step_rm.train import __main__ as step_rm
+from prime_ext.step_rm import train as step_rm
 from prime_ext.utils.files import write_json
 from recipes.smoke.prepare import overrides, prepare
 
@@ -67,7 +67,7 @@ def test_the_default_follows_the_configuration(tmp_path, monkeypatch):
     assert complete.reached == {"step": 592, "training/epoch": 2}
     assert complete.finite == ("actor/pg_loss", "actor/grad_norm", "prm/loss", "prm/grad_norm")
     assert checks("trainer.total_epochs=3").reached == {"training/epoch": 2}
-    assert checks("prm.update_mode=none").finite == ("actor/pg_loss", "actor/grad_norm")
+    assert checks("variant=paper", "prm=frozen").finite == ("actor/pg_loss", "actor/grad_norm")
     late = checks("trainer.total_training_steps=2", "trainer.critic_warmup=2", name="pspo_trainer")
     assert late.finite == ("critic/vf_loss", "critic/grad_norm")
 

@@ -11,13 +11,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from prime_ext import train
-from prime_ext.run.run_lock import RunFolderInUse, RunLock
+from prime_ext.utils.run_store import RunError, RunLock
 
 
 def test_the_second_run_is_told_who_has_the_folder(tmp_path):
     first = RunLock(tmp_path / "checkpoints")
     first.acquire()
-    with pytest.raises(RunFolderInUse, match=f"checkpoints is in use by process {os.getpid()} on .*choose another"):
+    with pytest.raises(RunError, match=f"checkpoints is in use by process {os.getpid()} on .*choose another"):
         RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
     first.release()
     RunLock(tmp_path / "checkpoints").acquire(wait_seconds=0)
@@ -37,12 +37,12 @@ def test_it_waits_for_a_run_that_is_about_to_end_and_says_so_once(tmp_path, capl
 
 def test_a_killed_run_holds_nothing(tmp_path):
     hold = (
-        "import sys, time; from prime_ext.run.run_lock import RunLock; "
-        "lock = RunLock(sys.argv[1]); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
+        "import pathlib, sys, time; from prime_ext.utils.run_store import RunLock; "
+        "lock = RunLock(pathlib.Path(sys.argv[1])); lock.acquire(0); print('held', flush=True); time.sleep(3600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(RunFolderInUse, match=f"process {process.pid}"):
+        with pytest.raises(RunError, match=f"process {process.pid}"):
             RunLock(tmp_path).acquire(wait_seconds=0)
         process.kill()
     RunLock(tmp_path).acquire(wait_seconds=0)

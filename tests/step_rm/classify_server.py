@@ -6,7 +6,6 @@ import contextlib
 
 import torch
 from aiohttp import web
-from anyio.from_thread import start_blocking_portal
 from tiny_llama import save_llama as save_causal
 from tiny_step_rm import described, save_bert, save_llama
 from transformers import AutoModelForSequenceClassification
@@ -63,12 +62,6 @@ class ClassifyServer:
             yield f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
         finally:
             await runner.cleanup()
-
-    @contextlib.contextmanager
-    def in_thread(self):
-        """The same, for what has an event loop of its own."""
-        with start_blocking_portal() as portal, portal.wrap_async_context_manager(self.running()) as address:
-            yield address
 
 
 def save_models(folder):

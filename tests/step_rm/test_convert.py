@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.step_rm.convert import main
-from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.question_split import group_of, split_of
 from prime_ext.step_rm.records import METADATA, read_steps
+from prime_ext.utils.rows import SourceError
 
 # Lines of files that are right, and lines that are not.
 GOOD = {
@@ -200,5 +200,5 @@ def test_the_file_says_how_it_was_made_and_one_of_another_schema_is_refused(tmp_
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     (tmp_path / "y.parquet").write_text("no")
     for name, message in (("x.parquet", "no column"), ("y.parquet", "y.parquet cannot be read")):
-        with pytest.raises(StepRMError, match=message):
+        with pytest.raises(SourceError, match=message):
             list(read_steps(tmp_path / name))

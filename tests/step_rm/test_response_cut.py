@@ -53,7 +53,8 @@ SEMICOLON = TOKENIZER(";")["input_ids"]
 
 def cut(text, splitter="auto", delimiters=None):
     tokens = [*TOKENIZER(text)["input_ids"], TOKENIZER.eos_token_id]
-    return ResponseCutter(StepSettings(splitter, None, delimiters), TOKENIZER).cut(tokens if text else [])
+    settings = StepSettings(delimiters=delimiters) if delimiters else StepSettings(splitter)
+    return ResponseCutter(settings, TOKENIZER).cut(tokens if text else [])
 
 
 def test_texts_and_ends_of_steps():

@@ -13,10 +13,9 @@ from prime_ext.step_rm.description import read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain
-from prime_ext.step_rm.train.__main__ import main
-from prime_ext.step_rm.train.metrics import fit_temperature, report
-from prime_ext.step_rm.train.run import RunFiles, load_model
-from prime_ext.step_rm.train.settings import ModelSettings
+from prime_ext.step_rm.train import main
+from prime_ext.step_rm.train_settings import ModelSettings
+from prime_ext.step_rm.training import RunFiles, fit_temperature, load_model, report
 from prime_ext.utils.files import read_json
 
 

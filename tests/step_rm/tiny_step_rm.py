@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import prime_ext.config
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import read_scorer
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABELS
 
@@ -104,9 +104,10 @@ def described(path, temperature=1.0, pair_format=None, order=LABELS):
 
 def scorer_settings(**changes):
     """The section ``step_scorer``, on the CPU."""
-    values = yaml.safe_load((Path(prime_ext.config.__file__).parent / "step_scorer" / "step_scorer.yaml").read_text())
-    quick = {"attempts": 1, "timeout_seconds": 5.0} if changes.get("kind") == "server" else {}
-    return ScorerSettings.from_mapping({**values, **quick, **changes})
+    folder, kind = Path(prime_ext.config.__file__).parent / "step_scorer", changes.get("kind", "local")
+    values = yaml.safe_load((folder / f"{kind}.yaml").read_text())
+    quick = {"attempts": 1, "timeout_seconds": 5.0} if kind == "server" else {}
+    return read_scorer({**values, **quick, **changes})
 
 
 def chain_rows(n):

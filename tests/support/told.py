@@ -10,7 +10,7 @@ from data_preprocessing.dialogues import Ask
 from data_preprocessing.grading import Judges
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
-from prime_ext.tasks.rl_rows import MATH_SCHEMA, RowWriter
+from prime_ext.tasks.rl_rows import MATH_SCHEMA, write_rows
 
 JUDGES = Judges()
 ROWS = 12
@@ -52,9 +52,8 @@ def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extr
 def write_problems(path):
     """Rows whose gold answer is their number."""
     path.parent.mkdir()
-    with RowWriter(path, MATH_SCHEMA) as writer:
-        for number in range(ROWS):
-            writer.write(rl_row(f"Problem {number}?", gold=str(number), index=number, suffix=MATH_SUFFIX))
+    rows = (rl_row(f"Problem {n}?", gold=str(n), index=n, suffix=MATH_SUFFIX) for n in range(ROWS))
+    write_rows(path, MATH_SCHEMA, rows)
     return path
 
 

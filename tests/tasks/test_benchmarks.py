@@ -7,11 +7,10 @@ import random
 import pytest
 from benchmark_rows import SAMPLES, benchmark, data_folder, without_published_rows
 
-from prime_ext.tasks.cells import RowError
 from prime_ext.tasks.last_digit_chain import generate_problems
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import default_split, load_problems
-from prime_ext.utils.rows import read_source
+from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.sources import make_task_verifier
 
 MATH = ("aime", "aime2024", "amc", "math500", "minerva_math", "olympiadbench", "gsm8k")
@@ -19,7 +18,8 @@ CODE = ("humaneval", "mbpp", "leetcode")
 # Those of the six numeric sets whose rows EQUATE has.
 CHOICE = ("awpnli", "newsnli", "rte_quant", "redditnli", "stresstest")
 # The tasks whose whole sets have not been read here: their rows are invented.
-INVENTED = ("aime2025", "livecodebench_v2")
+NEW_MATH = ("aime2025", "aime2026", "hmmt_feb2025", "hmmt_nov2025")
+INVENTED = (*NEW_MATH, "gpqa_diamond", "livecodebench_v2")
 LIVE = {
     "inv001_a": "print(sum(map(int, input().split())))",
     "90001": "class Solution:\n    def largestPair(self, nums):\n        return sum(sorted(nums)[-2:])",
@@ -72,7 +72,7 @@ def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
         assert set(problem.groups) == set(task.groups)
 
 
-@pytest.mark.parametrize("name", [*MATH, *CHOICE, "aime2025"])
+@pytest.mark.parametrize("name", [*MATH, *CHOICE, *NEW_MATH, "gpqa_diamond"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task, found = rows_of(name)
     # Of the 7,596 rows of StressTest an eighth.
@@ -158,7 +158,7 @@ def test_several_answers_units_and_tolerances_of_olympiadbench(answer, unit, err
 
 
 def test_a_tolerance_that_is_none_is_refused():
-    with pytest.raises(RowError, match="tolerance must be a positive number, got '0'"):
+    with pytest.raises(BadRow, match="tolerance must be a positive number, got '0'"):
         olympiad(["4.2"], None, "0")
 
 
@@ -176,7 +176,7 @@ def test_gold_answers_of_minerva_are_boxed_and_written_as_in_python(solution, ri
     verdicts = judge(task, [(problem, stated(task, text)) for text in right + wrong])
     assert problem.id == "3"
     assert [verdict.correct for verdict in verdicts] == [True] * len(right) + [False] * len(wrong)
-    with pytest.raises(RowError, match="solution has no answer in style boxed: 'about 3'"):
+    with pytest.raises(BadRow, match="solution has no answer in style boxed: 'about 3'"):
         task.problem({**row, "solution": "about 3"})
 
 

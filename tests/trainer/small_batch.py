@@ -14,7 +14,6 @@ from transfer_queue import KVBatchMeta
 
 import prime_ext.config
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.config.variant import keys_of
 from prime_ext.trainer.implicit_prm import FrozenPRM, Scores, Scoring
 from prime_ext.trainer.reward_sources import reward_sources
 from prime_ext.trainer.rollouts import Rollouts, load_rollouts
@@ -33,31 +32,44 @@ ROLLOUTS = {
 }
 PADDING = ("pad-0_0_0", "pad-1_0_0")
 FOLDER = Path(prime_ext.config.__file__).parent
+GATE = {"decay": 0.8, "start": 0.5}
 
 
 @cache
-def guarded():
-    """The section ``prime`` with ``variant=guarded``, the gate left out."""
-    prime = OmegaConf.load(FOLDER / "prime" / "prime.yaml")
-    del prime["defaults"]
-    prime.process = OmegaConf.merge(OmegaConf.load(FOLDER / "chain" / "plain.yaml"), prime.process)
-    config = OmegaConf.create({"prime": prime})
-    for key, value in {**keys_of("guarded"), "prime.process.reliability_gate": False}.items():
-        if key.startswith("prime."):
-            OmegaConf.update(config, key, value)
-    return OmegaConf.to_container(config.prime)
+def _file(path):
+    """A file of settings, with what it includes of the group ``chain``."""
+    content = OmegaConf.load(FOLDER / path)
+    chains = [entry["/chain@_here_"] for entry in content.pop("defaults", []) if "/chain@_here_" in entry]
+    return OmegaConf.to_container(
+        OmegaConf.merge(*(OmegaConf.load(FOLDER / f"chain/{name}.yaml") for name in chains), content)
+    )
 
 
 def settings(**changes):
-    """These, but for some keys: ``process__discount=0.5``."""
-    values = deepcopy(guarded())
+    """Those of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
+    values = deepcopy(_file("prime/prime.yaml")) | {"variant": "paper", "anchor": None, "turns": None}
+    form = changes.pop("process__form", "tokens")
+    values["process"] = None if form == "none" else deepcopy(_file(f"prime/process/{form}.yaml"))
+    for name, default in SECTIONS.items():
+        if any(path.startswith(f"{name}__") for path in changes):
+            section, _, key = name.rpartition("__")
+            (values[section] if section else values)[key] = deepcopy(default)
     for path, value in changes.items():
         section = values
         *parents, name = path.split("__")
         for parent in parents:
             section = section[parent]
         section[name] = value
-    return PrimeSettings.from_mapping(values)
+    return PrimeSettings.from_mapping(OmegaConf.to_container(OmegaConf.create(values)))
+
+
+# Sections that are null unless one of their keys is changed.
+SECTIONS = {
+    "turns": _file("prime/turns/rewards.yaml"),
+    "anchor": _file("prime/anchor/ema.yaml"),
+    "process__accumulation": _file("chain/pspo_wrs.yaml")["accumulation"],
+}
+SHAPINGS = {name: _file(f"chain/{name}.yaml")["shaping"] for name in ("pspo_wrs", "cn_ppo", "pspo_released")}
 
 
 def filled_queue(monkeypatch):

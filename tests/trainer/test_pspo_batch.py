@@ -18,7 +18,7 @@ from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.trainer import pspo_trainer
 from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
 
-SCORER = ["step_scorer.kind=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
+SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
 SIZES += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
 
@@ -57,7 +57,7 @@ def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
 # ---- rewards at tokens ----------------------------------------------------------------------------------------------
 
 
-PER_STEP = {"accumulation__mode": "none", "shaping__name": "none"}
+PER_STEP = {"accumulation": None, "shaping": None}
 ENDS, TOKENS = {"accumulation__reward_position": "step_ends"}, {"accumulation__reward_position": "tokens"}
 OWN = [1, 1, 1, 1]
 
@@ -157,9 +157,9 @@ TEXTS = ["One. Two. Three", "One step"]
 @pytest.mark.parametrize(
     ("changes", "counts", "warned", "ended"),
     [
-        ({"steps__splitter": "labels"}, [1, 1], True, True),
+        ({"steps": "labels"}, [1, 1], True, True),
         # Half of them have two steps; one step is paid like others; the answer is paid.
-        ({"steps__splitter": "labels"}, [2, 1], False, False),
+        ({"steps": "labels"}, [2, 1], False, False),
         ({"accumulation__single_step": "keep"}, [1, 1], False, False),
         ({"outcome_coefficient": 1.0}, [1, 1], True, False),
         ({**PER_STEP}, [1, 1], False, False),
@@ -175,18 +175,19 @@ def test_responses_of_one_step_are_warned_about_and_end_a_run(
     infos = [{"n_steps": count} for count in counts]
     for _ in range(pspo_trainer.BATCHES_WITHOUT_STEPS - 1):
         trainer._check_steps(store, infos)
-    said = "0 of 2 responses have two steps with pspo.steps.splitter="
+    said = "0 of 2 responses have two steps with pspo.steps="
     assert caplog.text.count(said) == warned
-    if "steps__splitter" in changes and warned:
-        assert "two with pspo.steps.splitter=auto in 1, pspo.steps.splitter=sentences in 1; or" in caplog.text
+    if "steps" in changes and warned:
+        assert "two with pspo.steps=auto in 1, pspo.steps=sentences in 1; or" in caplog.text
     with pytest.raises(ScoringFailed, match=said) if ended else nullcontext():
         trainer._check_steps(store, infos)
 
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_resumed_run_has_the_coefficient_of_the_kl_penalty_that_was_saved(make, tmp_path, monkeypatch, caplog, saved):
-    trainer = make(**{"trainer.default_local_dir": str(tmp_path), "algorithm.kl_ctrl.kl_coef": 0.5})
     folder = tmp_path / "global_step_3"
+    resumed = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder)}
+    trainer = make(**resumed, **{"algorithm.kl_ctrl.kl_coef": 0.5})
     if saved:
         trainer.kl_ctrl_in_reward.value = 0.125
         trainer._save_more(folder)

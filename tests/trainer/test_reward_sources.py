@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from small_batch import NAN, PADDING, ROLLOUTS, Case, batch_of, filled_queue, settings
+from small_batch import NAN, PADDING, ROLLOUTS, SHAPINGS, Case, batch_of, filled_queue, settings
 from small_batch import loaded as load
 from transfer_queue import KVBatchMeta
 
@@ -52,8 +52,8 @@ def queue(monkeypatch):
     return queue
 
 
-DELIMITERS = {"steps__splitter": "delimiters", "steps__delimiters": [";"]}
-STEPS = {"process__granularity": "step", **DELIMITERS}
+DELIMITERS = {"steps": {"delimiters": [";"]}}
+STEPS = {"process__form": "steps", **DELIMITERS}
 CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
 
 
@@ -82,13 +82,13 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
     expected_BT = plain_BT / 0.05 - rollouts.old_log_prob_BT
     torch.testing.assert_close(source.reward_BT, torch.where(rollouts.mask_BT.bool(), expected_BT, 0.0))
     torch.testing.assert_close(compute_advantage(source, rollouts.mask_BT, rollouts.group_B), source.reward_BT)
-    divergence = loaded(queue, process__form="kl", process__target="policy")
+    divergence = loaded(queue, process__form="kl")
     assert set(divergence.sources().by_name) == {"outcome"}
 
 
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
-    case, source = process_source(queue, **STEPS | {"steps__delimiters": [delimiters]})
+    case, source = process_source(queue, **STEPS | {"steps": {"delimiters": [delimiters]}})
     # "4" has a hole behind it, so that its step goes on to the next delimiter of the model. A response that begins with
     # a delimiter: in the text nothing is written before it, by token it is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
@@ -105,14 +105,14 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
         raise TimeoutError
 
     monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", never)
-    case = loaded(queue, process__granularity="step", steps__splitter="pattern", steps__pattern="^x")
+    case = loaded(queue, process__form="steps", steps={"pattern": "^x"})
     sources = case.sources()
     assert torch.equal(sources.by_name["process"].mask_BT, last_token_mask(case.rollouts.mask_BT))
     assert sources.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
-    case, source = process_source(queue, **CHAIN, process__shaping__name="weibull", process__step_score_scale=20.0)
+    case, source = process_source(queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0)
     assert torch.equal(source.mask_BT, last_token_mask(case.rollouts.mask_BT))
     # beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7".
     r, metrics = case.scored.reward_BT.tolist(), case.sources().metrics
@@ -131,12 +131,16 @@ def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queu
 
 
 def options_of(outcome, **changes):
-    return {"outcome__estimator": outcome, "process__coefficient": 0.0, "whitening": False, **changes}
+    return {"outcome__estimator": outcome, "process__form": "none", "whitening": False, **changes}
 
 
 @pytest.mark.parametrize(("coefficient", "discount", "whitening"), [(1.0, 0.5, False), (0.0, 1.0, True)])
 def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discount, whitening):
     plain = {"process__estimator": "reinforce", "process__normalization": "none", "whitening": whitening}
+    if not coefficient:
+        case = loaded(queue, process__form="none", whitening=whitening)
+        assert torch.equal(case.paid(None).step().advantage_BT, case.step().advantage_BT)
+        return
     case = loaded(
         queue,
         process__coefficient=coefficient,
@@ -145,14 +149,16 @@ def test_a_source_that_does_not_count_changes_no_bit(queue, coefficient, discoun
         **plain,
     )
     advantage_BT, reward_BT = case.step().advantage_BT, case.scored.reward_BT
-    if coefficient:
-        torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
-    else:
-        assert torch.equal(case.paid(None).step().advantage_BT, advantage_BT)
+    torch.testing.assert_close(advantage_BT, return_to_go(reward_BT, case.rollouts.mask_BT, discount))
 
 
 def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rewards(queue):
-    both = {"outcome__coefficient": 2.0, "process__coefficient": 0.5, "process__estimator": "gae"}
+    both = {
+        "process__form": "tokens",
+        "outcome__coefficient": 2.0,
+        "process__coefficient": 0.5,
+        "process__estimator": "gae",
+    }
     case = loaded(queue, **options_of("gae", **both))
     result, mask_BT, outcome_B = case.step(0.5), case.rollouts.mask_BT, case.rollouts.reward_BT.sum(-1)
     normalizer = result.metrics["prime/process/normalizer"] + 1e-6
@@ -221,7 +227,7 @@ SCORED = {
     "000000000009_0_0": ([], []),
     "000000000009_2_0": ([1], [0.375]),
 }
-SCORES_OF_STEPS = {"process__scorer": "step_scorer", "process__granularity": "step", "process__normalization": "none"}
+SCORES_OF_STEPS = {"process__form": "step_scorer", "process__credit": "sum", "process__estimator": "rloo"}
 
 
 def with_scores(monkeypatch, changed=None, **changes):
@@ -290,12 +296,12 @@ def test_steps_of_another_output_are_refused(monkeypatch):
 
 
 ROWS, TOKENS, NOISE = 64, 40, 0.001
-AT_STEPS = {"process__granularity": "step", "steps__splitter": "sentences"}
+AT_STEPS = {"process__form": "steps", "steps": "sentences"}
 GEOMETRIC = {"process__step_score": "sigmoid", "process__accumulation__mode": "geometric"}
 PIPELINES = {
     "token": {},
     "no return": {"process__discount": 0.0},
-    "response": {"process__granularity": "response"},
+    "response": {"process__form": "steps", "process__granularity": "response"},
     "smallest step": AT_STEPS | {"process__credit": "min_form"},
     "chain": AT_STEPS | GEOMETRIC,
 }

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_batch import NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, scored_as, settings
+from small_batch import GATE, NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, scored_as, settings
 
 from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.config.settings import ReplaySettings
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.prm.worker import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer import implicit_prm
@@ -60,7 +59,7 @@ def test_kl_in_reward_reaches_the_outcome_at_its_tokens_but_not_the_label(queue)
 
 def test_the_gate_scales_the_process_source_and_a_shut_gate_removes_it(queue):
     shut, result = advantages_by_key(queue, gate=0.0)
-    torch.testing.assert_close(shut, advantages_by_key(queue, process__coefficient=0.0)[0])
+    torch.testing.assert_close(shut, advantages_by_key(queue, process__form="none")[0])
     assert "prime/process/return_std" not in result.metrics
     half, _ = advantages_by_key(queue, gate=0.5)
     torch.testing.assert_close(half, advantages_by_key(queue, process__coefficient=0.5)[0])
@@ -82,8 +81,8 @@ def test_pair_accuracy_before_and_after_are_logged_apart_and_only_before_feeds_t
 
 def test_without_a_scorer_the_outcome_alone_is_paid(queue):
     rollouts = loaded(queue).rollouts
-    result = prime_step(rollouts, None, None, settings(process__coefficient=0.0))
-    assert torch.equal(result.advantage_BT, loaded(queue, process__coefficient=0.0).step().advantage_BT)
+    result = prime_step(rollouts, None, None, settings(process__form="none"))
+    assert torch.equal(result.advantage_BT, loaded(queue, process__form="none").step().advantage_BT)
 
 
 def test_a_rollout_alone_in_its_group_is_counted_and_warned_about(queue, caplog):
@@ -153,9 +152,8 @@ class Workers:
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
     """A PRM whose workers are these, with mini-batches of that many rows."""
     monkeypatch.setattr(implicit_prm.ray, "get", list)
-    bias, none = SimpleNamespace(enable=False), ReplaySettings(batches=0, ratio=1.0)
-    prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "accuracy_freq": 0, "epochs": 1, "bias": bias}
-    own = SimpleNamespace(**prm, reference=reference, replay=none)
+    prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "accuracy_freq": 0, "epochs": 1, "bias_lr": None}
+    own = SimpleNamespace(**prm, reference=reference, replay=0)
     kind = FrozenPRM if mode == "none" else TrainedPRM
     monkeypatch.setattr(FrozenPRM, "noise", 0.0)
     found = kind(own, settings(**changes), {}, rows, end_token=2)
@@ -174,7 +172,7 @@ def run(queue, prm, number=1, **changes):
     return scored, rollouts
 
 
-DISTILS = {"process__form": "kl", "process__target": "policy"}
+DISTILS = {"process__form": "kl"}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +192,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     monkeypatch, mode, gated, passes, rewards_of_the_updated, changes
 ):
     queue = filled_queue(monkeypatch)
-    options = {**changes, "process__reliability_gate": gated}
+    options = {**changes, "process__gate": GATE if gated else None}
     prm = build(queue, monkeypatch, mode, **options)
     scored, rollouts = run(queue, prm, **options)
     assert prm.groups[PRM_GROUP].passes == passes
@@ -229,11 +227,11 @@ def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monk
 def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
     """The second of them was scored by a PRM that had been trained on the first, which answers the same prompt."""
     queue = filled_queue(monkeypatch)
-    prm = build(queue, monkeypatch, mode, process__reliability_gate=True)
+    prm = build(queue, monkeypatch, mode, process__gate=GATE)
     mini_batch_B = torch.tensor([0, 0, 1, 1, 1, 0, 0])
     plan = prm.plan
     monkeypatch.setattr(prm, "plan", lambda batch: replace(plan(batch), mini_batch_B=mini_batch_B))
-    scored, _ = run(queue, prm, process__reliability_gate=True)
+    scored, _ = run(queue, prm, process__gate=GATE)
     # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
     assert scored.pairs == PairCount(0.0, 1.5)
 
@@ -255,10 +253,10 @@ def with_old_log_probs(queue):
 
 @pytest.mark.parametrize("mode", ["interleaved", "after", "before"])
 def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_path, mode):
-    replay = PRMReplay(ReplaySettings(batches=1, ratio=0.5), tmp_path / "replay")
+    replay = PRMReplay(1, tmp_path / "replay")
     accuracies = [accuracy for accuracy, _ in ROLLOUTS.values()]
-    # The labels that could be drawn for each step, and how many are: half of the 5 new ones.
-    for number, (pool, replayed) in enumerate([([], 0), (accuracies, 2), (accuracies, 2)], start=1):
+    # The labels that could be drawn for each step, and how many are: as many as the 5 new ones.
+    for number, (pool, replayed) in enumerate([([], 0), (accuracies, 5), (accuracies, 5)], start=1):
         found = []
         for drawn in (None, replay):
             queue = filled_queue(monkeypatch)

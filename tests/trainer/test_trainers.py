@@ -40,7 +40,7 @@ SEPARATE = {
 }
 COLOCATE = {"trainer.v1.trainer_mode": "prime_colocate_async"}
 MODES = {"prime_colocate_async": COLOCATE, "prime_separate_async": SEPARATE}
-GATED = {"prime.process.reliability_gate": True}
+GATED = {"prime.process.gate": {"decay": 0.8, "start": 0.5}}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_the_gate_goes_on_where_it_was(make, saved_and_resumed):
 
 
 def test_a_guard_that_is_new_to_the_run_starts_afresh_and_one_that_is_gone_is_no_error(make, saved_and_resumed):
-    without = {"prime.process.reliability_gate": False}
+    without = {"prime.process.gate": None}
     resumed, fresh = saved_and_resumed(make(**without), **GATED), make(**GATED)
     assert resumed.gate == fresh.gate
     assert saved_and_resumed(resumed, **without).gate is None

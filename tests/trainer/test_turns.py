@@ -11,7 +11,7 @@ import torch
 from fake_queue import FakeQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from small_batch import NAN, Case, batch_of, scored_as, settings
+from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
 
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.normalization import NORMALIZATIONS
@@ -21,9 +21,7 @@ from prime_ext.config.reward_settings import (
     ACCUMULATIONS,
     OUTCOME_ESTIMATORS,
     REWARD_POSITIONS,
-    SHAPES,
     STEP_SCORES,
-    Granularity,
     ProcessEstimator,
     TurnEstimator,
 )
@@ -32,7 +30,7 @@ from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
 from recipes.quickstart.model import build_tokenizer
 
-GRANULARITIES, PROCESS_ESTIMATORS = get_args(Granularity), get_args(ProcessEstimator)
+PROCESS_ESTIMATORS = get_args(ProcessEstimator)
 TURN_ESTIMATORS = get_args(TurnEstimator)
 
 TOKENIZER = build_tokenizer()
@@ -90,27 +88,27 @@ def loaded(queue, batch, options):
 def any_settings(rng, name):
     """Some configuration with the estimator of that name, wherever it may stand."""
     while True:
-        granularity = rng.choice(GRANULARITIES)
-        accumulation = rng.choice([*["none"] * 3, *ACCUMULATIONS]) if granularity in ("step", "turn") else "none"
         changes = {
+            "process__form": rng.choice(["tokens", "steps", "steps"]),
             "outcome__estimator": name if name in OUTCOME_ESTIMATORS else rng.choice(OUTCOME_ESTIMATORS),
             "process__estimator": name if name in PROCESS_ESTIMATORS else rng.choice(PROCESS_ESTIMATORS),
-            "turns__estimator": name if name in TURN_ESTIMATORS else "turn_rloo",
-            "turns__coefficient": rng.choice([0.0, 0.7]),
-            "process__granularity": granularity,
-            "process__credit": rng.choice(CREDITS) if granularity in ("step", "turn") else "sum",
-            "process__step_score": rng.choice(STEP_SCORES) if granularity in ("step", "turn") else "none",
-            "process__accumulation__mode": accumulation,
-            "process__accumulation__reward_position": rng.choice(REWARD_POSITIONS)
-            if accumulation != "none"
-            else "last_token",
-            "process__shaping__name": rng.choice(["none", *SHAPES]) if granularity in ("step", "turn") else "none",
             "process__normalization": rng.choice(sorted(NORMALIZATIONS)),
-            "process__target": rng.choice(["reference", "policy"]),
             "process__discount": rng.choice([0.0, 0.9, 1.0]),
-            "steps__splitter": "delimiters",
-            "steps__delimiters": [1],
+            "steps": {"delimiters": [1]},
         }
+        if name in TURN_ESTIMATORS or rng.random() < 0.5:
+            changes["turns__estimator"] = name if name in TURN_ESTIMATORS else "turn_rloo"
+            changes["turns__coefficient"] = 0.7
+        if changes["process__form"] == "tokens":
+            changes["process__target"] = rng.choice(["reference", "policy"])
+        else:
+            changes["process__granularity"] = rng.choice(["step", "turn", "response"])
+            changes["process__credit"] = rng.choice(CREDITS)
+            changes["process__step_score"] = rng.choice(STEP_SCORES)
+            changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
+            if rng.random() < 0.5:
+                changes["process__accumulation__mode"] = rng.choice(ACCUMULATIONS)
+                changes["process__accumulation__reward_position"] = rng.choice(REWARD_POSITIONS)
         try:
             return settings(**changes)
         except SettingsError:
@@ -138,8 +136,8 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
 
 @pytest.mark.parametrize("credit", CREDITS)
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
-    changes = {"process__granularity": "turn", "process__credit": credit, "process__normalization": "none"}
-    case = loaded(*stored(monkeypatch, MASKS), settings(**changes))
+    changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
+    case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))
     source = case.sources().by_name["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
@@ -151,7 +149,7 @@ def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
 
 # ---- rewards of turns --------------------------------------------------------------------------------------------
 
-PAYS = {"turns__coefficient": 2.0, "process__coefficient": 0.0, "whitening": False}
+PAYS = {"turns__coefficient": 2.0, "process__form": "none", "whitening": False}
 
 
 def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypatch):
@@ -162,7 +160,10 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
-    alone = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**{**PAYS, "turns__coefficient": 0.0}))
+    alone = loaded(
+        *stored(monkeypatch, MASKS, rewards=REWARDS),
+        settings(process__form="none", whitening=False),
+    )
     more_BT = result.advantage_BT - alone.step().advantage_BT
     # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
     assert more_BT[0, 3] == pytest.approx(2 * -3.0)
@@ -177,7 +178,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     [
         (
             {},
-            "reports tool_rewards=None, and prime.turns.coefficient > 0 needs a list of numbers; use verl's tool_agent",
+            "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use verl's tool_agent",
         ),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
         ({"tool_rewards": []}, "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
-from prime_ext.verifiers.multiple_choice import ChoiceError, MultipleChoiceVerifier
+from prime_ext.verifiers.multiple_choice import MultipleChoiceVerifier
 
 NLI = ("entailment", "contradiction", "neutral")
 
@@ -105,7 +105,7 @@ def test_every_form_of_gold_answer_and_an_error_for_what_is_no_option():
     for gold in (2, "2", "option 2", "B", "(b)", "Thus, the answer is option 2. #### 2", "contradiction"):
         assert verifier.gold_option(gold) == 2
     for gold in ("", 0, 4, "maybe", "option 1 or option 2"):
-        with pytest.raises(ChoiceError, match="names no option; it must be the names"):
+        with pytest.raises(ValueError, match="names no option; it must be the names"):
             verifier.gold_option(gold)
     with pytest.raises(ValueError, match="n_options=2 contradicts the 3 names"):
         MultipleChoiceVerifier(NLI, n_options=2)

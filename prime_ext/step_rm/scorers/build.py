@@ -4,13 +4,19 @@
 from anyio.from_thread import start_blocking_portal
 
 from prime_ext.config.checks import SettingsError, read
-from prime_ext.config.step_scorer_settings import SECTION, ScorerSettings
+from prime_ext.config.step_scorer_settings import (
+    SECTION,
+    LocalScorerSettings,
+    ScorerSettings,
+    ServerSettings,
+    TokenClassifierSettings,
+)
 from prime_ext.step_rm.description import PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer
 
 
-def format_given(settings: ScorerSettings) -> PairFormat | None:
+def format_given(settings: LocalScorerSettings | ServerSettings) -> PairFormat | None:
     """Return the pair format of the settings. Raises ``SettingsError``."""
     given = settings.pair_format
     return None if given is None else read(PairFormat, given, f"{SECTION}.pair_format")
@@ -18,7 +24,7 @@ def format_given(settings: ScorerSettings) -> PairFormat | None:
 
 def check_model(settings: ScorerSettings) -> None:
     """Check that the model's folder can be read. Raises ``SettingsError``."""
-    if settings.by_response:
+    if isinstance(settings, TokenClassifierSettings):
         return
     try:
         read_description(settings.model_path or "", format_given(settings))
@@ -51,7 +57,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
     ``router_address`` is that of verl's reward-model pool; it is used when the settings name no server.
     """
     path, remote_code = settings.model_path or "", settings.trust_remote_code
-    if settings.kind == "server":
+    if isinstance(settings, ServerSettings):
         from prime_ext.step_rm.scorers.server import ClassifyScorer
 
         address = settings.address or router_address
@@ -63,7 +69,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
         return ClassifyScorer(address, read_description(path, format_given(settings)), settings)
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 
-    if not settings.by_response:
+    if isinstance(settings, LocalScorerSettings):
         return LocalScorer(StepClassifier(path, format_given(settings), settings.device, settings.dtype, remote_code))
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 
-from prime_ext.config.step_scorer_settings import ScorerSettings
+from prime_ext.config.step_scorer_settings import ServerSettings
 from prime_ext.generate.server import http_url, status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
@@ -31,7 +31,7 @@ class ClassifyScorer(StepScorer):
     ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """
 
-    def __init__(self, address: str, description: Description, settings: ScorerSettings):
+    def __init__(self, address: str, description: Description, settings: ServerSettings):
         from transformers import AutoTokenizer
 
         super().__init__()

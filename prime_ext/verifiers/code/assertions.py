@@ -27,10 +27,6 @@ class AssertionProblem:
     tests: tuple[str, ...]
     entry_points: tuple[str, ...]  # names that the solution has to define
     context: str = ""  # trusted code that the solution may build on: the prompt with its helpers
-    preparations: tuple[str, ...] = ()  # of each test that is a step of one script, the part that later steps need
-
-    def isolate(self, index: int) -> str:
-        return "\n".join([*self.preparations[:index], self.tests[index]])
 
 
 def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
@@ -59,26 +55,22 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     setup = "\n".join(imports)
     entry_point = test_cases.get("entry_point")
     # It may use classes of the solution, so it runs in front of the first test.
-    if preparation := test_cases.get("test_setup_code") or "":
+    if preparation := test_cases.get("test_setup_code"):
         tests = [f"{preparation}\n{test}" if index == 0 else test for index, test in enumerate(tests)]
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
-    return AssertionProblem(setup, tuple(tests), names, preparations=(preparation, *[""] * len(tests[1:])))
+    return AssertionProblem(setup, tuple(tests), names)
 
 
 def _from_script(test: str) -> AssertionProblem:
     """Make a test of each statement that asserts, with the statements since the last one."""
     tests: list[str] = []
-    preparations: list[str] = []
     pending: list[str] = []
     for node in _parse(test).body:
-        code = ast.unparse(node)
+        pending.append(ast.unparse(node))
         if _contains_assertion(node):
-            tests.append("\n".join([*pending, code]))
-            preparations.append("\n".join(pending))
+            tests.append("\n".join(pending))
             pending = []
-        else:
-            pending.append(code)
-    return AssertionProblem("", tuple(tests), _entry_points([test]), preparations=tuple(preparations))
+    return AssertionProblem("", tuple(tests), _entry_points([test]))
 
 
 def _contains_assertion(node: ast.AST) -> bool:

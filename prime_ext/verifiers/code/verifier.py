@@ -10,7 +10,7 @@ import json
 import secrets
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from prime_ext.verifiers.code.extraction import as_methods, extract_program
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 
 RewardName = Literal["all", "fraction"]
@@ -69,7 +69,7 @@ class CodeVerifier:
         """Return the verdict on the program in a response; malformed tests are a failure of the grader.
 
         ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
-        passed tests over all tests. ``ValueError``: another reward name.
+        passed tests over all tests.
         """
         return self.submit_program(extract_program(response), test_cases, reward=reward).result()
 
@@ -92,8 +92,6 @@ class CodeVerifier:
         self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
     ) -> "Future[Verdict]":
         """Start the verification of a program, None if the response has none, and return its future."""
-        if reward not in ("all", "fraction"):
-            raise ValueError(f"reward={reward!r} is not one of all, fraction")
         future: Future[Verdict] = Future()
         future.set_running_or_notify_cancel()
         if program is None:
@@ -124,8 +122,7 @@ class CodeVerifier:
             else:
                 results = yield from self._run_pairs(program, problem, reward == "all")
         except (MalformedTests, GraderFailure) as error:
-            reason = f"tests: {error}" if isinstance(error, MalformedTests) else str(error)
-            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, reason[:_DETAIL])
+            return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL])
         seconds = time.perf_counter() - started
         number = len(problem.tests)
         failed = [index for index, result in enumerate(results) if result is not None]
@@ -157,51 +154,32 @@ class CodeVerifier:
         return results
 
     def _run_assertions(self, program: str, problem: AssertionProblem, stop_at_first: bool) -> Runs:
-        """Run all tests in one process; without a report of it, and if every test counts, each in a process."""
-        suite = self._run_suite(program, problem, problem.tests, self.seconds_per_problem, stop_at_first)
-        results, failed, spent = yield from suite
-        if results is not None:
-            return results
-        if stop_at_first or len(problem.tests) == 1:
-            outcome, words = failed
-            place = "" if len(problem.tests) == 1 else " (in this test or a later one)"
-            return [(outcome, words + place)]
-        results = []
-        left = self.seconds_per_problem - spent
-        for index in range(len(problem.tests)):
-            if left <= 0:
-                return results + [_USED_UP] * (len(problem.tests) - index)
-            alone = self._run_suite(program, problem, (problem.isolate(index),), left, stop_at_first)
-            single, failed, spent = yield from alone
-            results += [failed] if single is None else single
-            left -= spent
-        return results
-
-    def _run_suite(
-        self, program: str, problem: AssertionProblem, tests: Sequence[str], left: float, stop_at_first: bool
-    ) -> Generator[Run, Execution, tuple[Results | None, Failed, float]]:
-        """Return the results, None if the program left no report; its failure in that case; and its seconds."""
+        """Run all tests in one process; without a report of it none has passed."""
         nonce = secrets.token_hex(16)
-        # Loading counts as one more test.
-        limits = replace(self.limits, seconds=min(left, self.limits.seconds * (len(tests) + 1)))
+        number = len(problem.tests)
         payload = {
             "program": program,
             "context": problem.context,
             "setup": problem.setup,
-            "tests": list(tests),
+            "tests": list(problem.tests),
             "entry_points": list(problem.entry_points),
             "seconds": self.limits.seconds,
             "stop_at_first": stop_at_first,
             "nonce": nonce,
         }
-        execution = yield "tests", payload, b"", limits
+        # Loading counts as one more test.
+        seconds = min(self.seconds_per_problem, self.limits.seconds * (number + 1))
+        execution = yield "tests", payload, b"", replace(self.limits, seconds=seconds)
         _require_sandbox(execution)
-        failed = (Outcome.ERROR, f"the program ended early: {_last_line(execution)}"[:200])
+        results = _read_report(execution, nonce, number)
+        if results is not None:
+            return results
+        outcome, words = Outcome.ERROR, f"the program ended early: {_last_line(execution)}"[:200]
         if execution.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            failed = _ENDINGS[execution.ending]
+            outcome, words = _ENDINGS[execution.ending]
         elif execution.exit_code == -signal.SIGALRM:
-            failed = _ENDINGS[Ending.TIMEOUT]
-        return _read_report(execution, nonce, len(tests)), failed, execution.seconds
+            outcome, words = _ENDINGS[Ending.TIMEOUT]
+        return [(outcome, words + ("" if number == 1 else " (in this test or a later one)"))] * number
 
 
 def _require_sandbox(execution: Execution) -> None:

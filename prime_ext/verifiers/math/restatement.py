@@ -6,7 +6,7 @@ What counts: docs/reference/verifier_rules.md.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from prime_ext.verifiers.math.normalize import braced, normalize, uniform
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
@@ -17,9 +17,9 @@ _IGNORED = re.compile(r"\\?[{}()\[\]$]|\\(?:frac|text|pmod)?")
 _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<=\d)\s+(?=[a-zA-Z])")
 
 
-def restatement(answer: str, golds: Sequence[str], prompt: str) -> str | None:
+def restatement(answer: str, gold: str, prompt: str) -> str | None:
     """Return the expression that restates the problem, None without one. The answer is right, so not too complex."""
-    wanted = {text for gold in golds for text in _texts(gold)}
+    wanted = set(_texts(gold))
     asked = _bare(prompt)
     for text in _texts(answer):
         bare = _bare(text)

@@ -142,11 +142,11 @@ def parse(text: str) -> Any:
 def warm_up() -> None:
     """Let the parser build its tables and sympy its lazy imports, which takes the first expressions a second."""
     for text in r"\frac{\sqrt{3}+1}{2} x^{2}-2x+1 2\pi r (x+1)(x-y) e^{-x}\ln2 \sin^{2}x -n!+a_{1}".split():
-        judge((text,), text + "+1")
+        judge(text, text + "+1")
 
 
-def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
-    """Compare a prediction with accepted gold answers (as extracted, not yet normalised).
+def judge(gold: str, answer: str) -> tuple[str, str]:
+    """Compare a prediction with the gold answer (as extracted, not yet normalised).
 
     Returns:
         ``correct``, ``wrong`` or ``error`` (the gold answer cannot be read), and the reason.
@@ -154,19 +154,15 @@ def judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
     if next(_calls) % _CLEAR_CACHE_EVERY == 0:
         parse.cache_clear()
         clear_cache()
-    failures = []
-    for gold in golds:
-        unreadable = []
-        pairs = readings(gold, answer)
-        for wanted, given in pairs:
-            try:
-                if compare(read_answer(wanted), read_answer(given), leaf):
-                    return "correct", "algebra: equal"
-            except Unparsable as error:
-                unreadable.append(f"the gold answer cannot be read: {error}")
-        if len(unreadable) == len(pairs):
-            failures += unreadable[:1]
-    return ("error", failures[0]) if failures else ("wrong", "algebra: not equal")
+    unreadable = []
+    pairs = readings(gold, answer)
+    for wanted, given in pairs:
+        try:
+            if compare(read_answer(wanted), read_answer(given), leaf):
+                return "correct", "algebra: equal"
+        except Unparsable as error:
+            unreadable.append(f"the gold answer cannot be read: {error}")
+    return ("error", unreadable[0]) if len(unreadable) == len(pairs) else ("wrong", "algebra: not equal")
 
 
 def leaf(gold: Node, answer: Node) -> bool:

@@ -23,16 +23,15 @@ from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
 from prime_ext.verifiers.verdict import Outcome, Verdict
 from prime_ext.verifiers.worker_pool import DEFAULT_POOL, Failure, WorkerPool
 
-Gold = str | Sequence[str]
 _Said = tuple[str, str] | Failure
 _SCORES = {Outcome.CORRECT: 1.0, Outcome.WRONG: 0.0, Outcome.NO_ANSWER: 0.0}
 
 
-def _judge(golds: tuple[str, ...], answer: str) -> tuple[str, str]:
+def _judge(gold: str, answer: str) -> tuple[str, str]:
     # Imported in the worker: sympy never enters the caller.
     from prime_ext.verifiers.math.symbolic import judge
 
-    return judge(golds, answer)
+    return judge(gold, answer)
 
 
 def read_tolerance(text: str | None) -> Fraction | None:
@@ -94,32 +93,32 @@ class MathVerifier:
         self._pool = pool or DEFAULT_POOL
         self._time_limit = time_limit
 
-    def verify(self, response: str, gold: Gold, **options: Any) -> Verdict:
+    def verify(self, response: str, gold: str, **options: Any) -> Verdict:
         """Return the verdict on a response, any text, of which nothing is executed.
 
         Args:
             response: the response.
-            gold: the gold answer, or several of which any may be matched.
+            gold: the gold answer.
             extraction: a style of ``extraction.py`` (default: boxed); None: the response is the answer.
             tolerance: largest distance of a plain number from a gold answer that is one, e.g. ``1e-1``.
             prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
-            ValueError: no such style, no gold answer, or a tolerance that is not a positive number.
+            ValueError: no such style, or a tolerance that is not a positive number.
         """
         said, verdict = self._start(response, gold, **options)
         return verdict(said.result() if isinstance(said, Future) else said)
 
-    def verify_answer(self, answer: str, gold: Gold) -> Verdict:
+    def verify_answer(self, answer: str, gold: str) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
         return self.verify(answer, gold, extraction=None)
 
-    async def averify(self, response: str, gold: Gold, **options: Any) -> Verdict:
+    async def averify(self, response: str, gold: str, **options: Any) -> Verdict:
         """As :meth:`verify`, without blocking the event loop."""
         said, verdict = self._start(response, gold, **options)
         return verdict(await asyncio.wrap_future(said) if isinstance(said, Future) else said)
 
-    def verify_batch(self, pairs: Sequence[tuple[str, Gold]], *, extraction: str = "boxed") -> list[Verdict]:
+    def verify_batch(self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
         started = [self._start(*pair, extraction) for pair in pairs]
         return [verdict(said.result() if isinstance(said, Future) else said) for said, verdict in started]
@@ -127,25 +126,22 @@ class MathVerifier:
     def _start(
         self,
         text: str,
-        gold: Gold,
+        gold: str,
         extraction: str | None = "boxed",
         tolerance: str | None = None,
         prompt: str | None = None,
     ) -> tuple["Future[_Said] | _Said", Callable[["_Said"], Verdict]]:
         """Decide by rules or ask a worker; return outcome and reason, or their future, and a function to a verdict."""
         started = time.perf_counter()
-        golds = (gold,) if isinstance(gold, str) else tuple(gold)
-        if not golds:
-            raise ValueError("at least one gold answer is needed, got none")
         limit = read_tolerance(tolerance)
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
-        answer, usable = found.answer, golds
+        answer = found.answer
 
         def verdict(said: _Said) -> Verdict:
             outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
             seconds = time.perf_counter() - started
             if outcome == "correct" and prompt is not None and not reason.startswith("same text"):
-                restated = restatement(answer or "", usable, prompt)
+                restated = restatement(answer or "", gold, prompt)
                 if restated is not None:
                     outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
             kind = Outcome(outcome)
@@ -154,10 +150,7 @@ class MathVerifier:
 
         if answer is None:
             return ("no_answer", found.rule), verdict
-        said = [(one, *decide(one, answer, limit)) for one in golds]
-        usable = tuple(one for one, outcome, _ in said if outcome != "error")
-        _, outcome, rule = min(said, key=lambda one: ("correct", "open", "error", "wrong").index(one[1]))
+        outcome, rule = decide(gold, answer, limit)
         if outcome != "open":
             return (outcome, rule), verdict
-        unsure = tuple(one for one, outcome, _ in said if outcome == "open")
-        return self._pool.submit(_judge, unsure, answer, time_limit=self._time_limit), verdict
+        return self._pool.submit(_judge, gold, answer, time_limit=self._time_limit), verdict

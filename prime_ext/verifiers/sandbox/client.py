@@ -23,6 +23,8 @@ from prime_ext.verifiers.sandbox.probe import Protection
 from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
 from prime_ext.verifiers.worker_pool import Died, Pool, Worker
 
+__all__ = ["Ending", "Execution", "Limits", "Protection", "Sandbox", "SandboxUnavailable", "find_protection"]
+
 _START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
 _STDERR_TAIL = 4096
 _ROOT = str(Path(__file__).resolve().parents[3])

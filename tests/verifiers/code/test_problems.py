@@ -76,7 +76,6 @@ def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
     tests = parse_test_cases({"test": script})
     assert tests.entry_points == ("Solution",)
     assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
-    assert tests.isolate(1) == "s = Solution()\nx = 1\nx = 2\nassert s.f(x) == 2"
 
 
 def test_an_open_prompt_is_completed():

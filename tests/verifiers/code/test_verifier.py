@@ -8,7 +8,7 @@ import pytest
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Execution, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 
 SUM = {"inputs": ["1 2\n", "3 4\n", "5 6\n", "10 20\n"], "outputs": ["3\n", "7\n", "11\n", "30\n"]}
 ADD = "print(sum(map(int, input().split())))"
@@ -155,27 +155,24 @@ class TestAssertions:
     def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
         assert verifier.verify(_fenced(program), cases).correct is right
 
-    def test_each_test_counts_for_the_fraction(self, verifier, hasty):
+    def test_each_test_counts_for_the_fraction_but_none_of_a_run_that_a_test_ended(self, verifier, hasty):
         cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
+        for program, score in (("def f(n): return n if n != 3 else 0", 0.75), ("def g(:", 0.0)):
+            assert verifier.verify(_fenced(program), cases, reward="fraction").score == score
         hangs = "def f(n):\n    while n == 2: pass\n    return n"
-        verdict = hasty.verify(_fenced(hangs), cases, reward="fraction")
-        assert (verdict.score, verdict.outcome) == (0.75, Outcome.TIMEOUT)
-        ends = "import os\ndef f(n):\n    if n == 2: os._exit(0)\n    return n if n != 3 else 0"
-        assert verifier.verify(_fenced(ends), cases, reward="fraction").score == 0.5
-        assert verifier.verify(_fenced("def g(:"), cases, reward="fraction").score == 0.0
-        # Which test ended the run is not known when one failure decides.
-        verdict = hasty.verify(_fenced(hangs), cases)
-        assert verdict.outcome is Outcome.TIMEOUT
-        assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
+        for reward in ("all", "fraction"):
+            verdict = hasty.verify(_fenced(hangs), cases, reward=reward)
+            assert (verdict.score, verdict.outcome) == (0.0, Outcome.TIMEOUT)
+            assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
 
 
 class TestTheGrader:
     @pytest.mark.parametrize(
         ("cases", "detail"),
         [
-            ({"inputs": ["1"], "outputs": []}, "tests: 1 inputs but 0 outputs"),
-            ("not json", "tests: test cases: no JSON"),
-            ({"test": "x = = 1"}, "tests: the tests are no Python"),
+            ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
+            ("not json", "test cases: no JSON"),
+            ({"test": "x = = 1"}, "the tests are no Python"),
             ({"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]}, "no_such_module"),
         ],
     )
@@ -183,11 +180,9 @@ class TestTheGrader:
         verdict = verifier.verify(_fenced(ADD), cases)
         assert verdict.grader_failure and verdict.score is None and detail in verdict.detail
 
-    def test_no_program_is_no_answer_and_an_unknown_reward_is_refused(self, verifier):
+    def test_no_program_is_no_answer(self, verifier):
         verdict = verifier.verify("```python\nprint(3)", SUM)
         assert (verdict.outcome, verdict.score) == (Outcome.NO_ANSWER, 0.0)
-        with pytest.raises(ValueError, match="reward='some'"):
-            verifier.verify("", SUM, reward="some")
 
     def test_a_failing_sandbox_decides_nothing_and_a_closed_one_raises(self):
         class Broken:

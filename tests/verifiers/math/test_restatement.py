@@ -34,4 +34,4 @@ from prime_ext.verifiers.math.restatement import restatement
     ],
 )
 def test_restatements(answer, gold, prompt, restated):
-    assert (restatement(answer, [gold], prompt) is not None) is restated
+    assert (restatement(answer, gold, prompt) is not None) is restated

@@ -64,4 +64,4 @@ def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
     ],
 )
 def test_judgements(gold, answer, outcome):
-    assert judge((gold,), answer)[0] == outcome
+    assert judge(gold, answer)[0] == outcome

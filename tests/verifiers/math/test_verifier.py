@@ -14,7 +14,6 @@ from hostile import hostile_answers, random_hostile_answer
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import MathVerifier
-from prime_ext.verifiers.math.verifier import decide
 from prime_ext.verifiers.worker_pool import WorkerPool
 
 PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
@@ -90,22 +89,14 @@ def test_stuffing_options_is_wrong(verifier):
     assert {verdict.outcome for verdict in verdicts} == {Outcome.WRONG}
 
 
-def test_any_of_several_gold_answers_may_be_matched(verifier):
-    assert verifier.verify_answer("x^2-1", ["5", "(x+1)(x-1)"]).correct
-    assert verifier.verify_answer("6", ["5", "(x+1)(x-1)"]).outcome is Outcome.WRONG
-    with pytest.raises(ValueError, match="at least one gold"):
-        verifier.verify_answer("5", [])
-
-
 @pytest.mark.parametrize(
     "gold", ["", "  ", r"\sqrt{", "9^{9^{9^{9}}}", "(" * 99 + "x" + ")" * 99, r"x\equiv3\pmod{", "1+*2x"]
 )
 def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
     verdict = verifier.verify_answer("x+5", gold)
     assert verdict.outcome is Outcome.ERROR and verdict.grader_failure and verdict.score is None
-    # Equal text needs no understanding. And a usable gold answer beside it may still be matched.
+    # Equal text needs no understanding.
     assert not gold.strip() or verifier.verify_answer(gold, gold).correct
-    assert verifier.verify_answer("x+5", [gold, "5+x"]).correct
 
 
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
@@ -159,8 +150,3 @@ def test_what_algebra_cannot_finish_is_undecided(pool):
     slow = r"\sum_{k=1}^{n}\frac{\sin(k^{2}x)}{k^{3}+1}"
     verdict = MathVerifier(pool, time_limit=0.001).verify_answer(slow, slow + "+0x")
     assert verdict.outcome is Outcome.TIMEOUT and verdict.grader_failure
-
-
-def test_the_cheap_path_needs_no_worker():
-    for gold, answer in (("5", "6"), ("5", "5"), ("(1,2)", "(1,3)"), ("east", "west"), ("1,2", "2,1")):
-        assert decide(gold, answer)[0] in ("correct", "wrong")

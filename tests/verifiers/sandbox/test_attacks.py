@@ -8,7 +8,7 @@ import pytest
 from processes import processes_of, server_of, wait_until
 
 from prime_ext.verifiers.code import CodeVerifier
-from prime_ext.verifiers.sandbox import Ending, Limits, Sandbox
+from prime_ext.verifiers.sandbox.client import Ending, Limits, Sandbox
 
 LIMITS = Limits(seconds=1.5, memory_bytes=512 << 20)
 
