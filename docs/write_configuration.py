@@ -33,12 +33,14 @@ HEAD = """# Configuration reference
 
 Keys that prime_ext adds to verl's, written from the comments of the YAML files in
 [`prime_ext/config`](../../prime_ext/config) by `python docs/write_configuration.py`. All other keys are verl's own and
-keep their meaning. Sections are chosen whole, with the keys that the choice reads: `variant=paper`, `prime/process=steps`,
-`prime/anchor=ema`, `prime/turns=rewards`, `prm=frozen`, `chain@pspo=cn_ppo`, `step_scorer=server`.
+keep their meaning. Sections are chosen whole, with the keys that the choice reads: `variant=paper`,
+`prime/process=steps`, `prime/anchor=ema`, `prime/turns=rewards`, `prm=frozen`, `chain@pspo=cn_ppo`,
+`step_scorer=server`.
 
 ## Variants
 
-What each variant runs with; a dash: the key is not there. `python -m prime_ext.train --cfg=job variant=paper` prints all.
+What each variant runs with; a dash: the key is not there. `python -m prime_ext.train --cfg=job variant=paper` prints
+all keys.
 
 """
 OTHERS = ("step_scorer", "on_policy_distillation")
