@@ -221,7 +221,7 @@ ProcessSettings = Annotated[
     | Annotated[TokenSettings, Tag("<tokens>")]
     | Annotated[StepRewardSettings, Tag("<steps>")]
     | Annotated[ScoredStepSettings, Tag("<step_scorer>")],
-    chosen_by("form", "prime/process=kl, tokens, steps, step_scorer or none"),
+    chosen_by("form", "prime/process=kl, tokens, steps or step_scorer; variant=rloo has no process rewards"),
 ]
 
 

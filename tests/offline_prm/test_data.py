@@ -18,7 +18,7 @@ from prime_ext.utils.rows import SourceError
 DEFAULTS = OmegaConf.to_container(
     OmegaConf.load(Path(prime_ext.config.__file__).parent / "offline_prm_common.yaml").prm
 )
-PRM = read(LossSettings, {**OmegaConf.to_container(DEFAULTS), "reference_path": "r"}, "prm")
+PRM = read(LossSettings, {**DEFAULTS, "reference_path": "r"}, "prm")
 
 
 QUESTION = {"role": "user", "content": "a"}
