@@ -2,6 +2,7 @@
 """Studies: statistics, what is run and what is not repeated, and tables that pages show."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -67,7 +68,16 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
     results = read_results(study)
     assert list(results) == list(study["methods"])
     table = write_table(study, results)
-    assert any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES), table
+    if any(table in page.read_text() and f"recipes.studies.run {name}" in page.read_text() for page in PAGES):
+        return
+    # A variation of a task has a row with the ratios of two methods.
+    (row,) = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(f"| `{name}`:")]
+    for method in ("rloo_ema", "distilled"):
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| `{method}`")]
+        cells = dict(zip(table.splitlines()[0].split("|"), line.split("|"), strict=True))
+        for accuracy in row.split("|")[2].split(","):
+            (ratio,) = re.findall(r"\((\S+ ± \S+),", cells[f" rollouts to {accuracy.strip()}% "])
+            assert ratio in row, (method, ratio, row)
 
 
 def run_of(accuracies, **end):
