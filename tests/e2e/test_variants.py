@@ -90,6 +90,8 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
     save_llama(tmp_path / "prm", seed=3, classes=2, max_positions=40)
     overrides = [
         "variant=step_scorer",
+        # The scores of an untrained model would be shut out.
+        "prime.process.gate=null",
         "step_scorer=token_classification",
         f"step_scorer.model_path={tmp_path}/prm",
         # Two kinds of delimiters, so that also an untrained policy writes steps.
