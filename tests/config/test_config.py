@@ -184,7 +184,7 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
         ("prm.betta=1", "'betta' is not in struct; did you mean prm.beta?"),
         ("prime.proces.coefficient=1", "'proces' is not in struct; did you mean prime.process?"),
         ("prm.loss.x=1", "; prm.loss has no keys below it"),
-        ("prime.process.discount=0", "it is a key of prime/process=steps or step_scorer or tokens"),
+        ("prime.process.discount=0", "it is a key of prime/process=step_scorer or steps or tokens"),
         ("prime.process.form=tokens", "choose it with its keys, prime/process=tokens"),
         ("prm.update_mode=none", "choose it with its keys, prm=frozen"),
         ("prm=null", "prm=null: Config group override must be"),
