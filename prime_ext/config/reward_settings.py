@@ -104,7 +104,7 @@ Normalization = Literal["batch_max", "return_std", "none"]
 # Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
 ProcessEstimator = Literal["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TurnEstimator = Literal["rloo", "grpo", "turn_rloo", "reinforce"]
-OUTCOME_ESTIMATORS = ("rloo", "grpo", "turn_rloo", "reinforce", "remax", "gae", "prm_value")
+OUTCOME_ESTIMATORS = ("rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value")
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
 # Those of prime_ext.step_rm.splitting.
 TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]

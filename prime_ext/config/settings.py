@@ -132,11 +132,6 @@ class PrimeSettings(Section):
         return self.estimators.get("outcome") == "prm_value"
 
     @property
-    def needs_greedy(self) -> bool:
-        """Whether a greedy response to every prompt has to be generated."""
-        return self.estimators.get("outcome") == "remax"
-
-    @property
     def rewards_advantages(self) -> bool:
         """Whether tokens are rewarded with what the PRM thinks more likely than the policy that wrote them."""
         return isinstance(self.process, TokenSettings) and self.process.target == "policy"

@@ -58,7 +58,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
         what = "accumulation=null" if pspo.accumulation is None else f"accumulation.reward_position={position}"
         yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
-    if estimator in ("remax", *NOT_IN_V1):
+    if estimator in NOT_IN_V1:
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
     else:
         yield from check_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)

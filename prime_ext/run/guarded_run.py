@@ -100,11 +100,6 @@ class GuardedRunMixin(_Trainer):
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
 
-    def _pause(self, seconds: float) -> None:
-        """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""
-        self._check_workers()
-        time.sleep(seconds)
-
     def _check_workers(self) -> None:
         """Look every few seconds; raise ``WorkerDied`` if a worker died.
 

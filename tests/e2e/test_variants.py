@@ -26,36 +26,31 @@ PPO_AND_WEIBULL = [
     'prime.steps={delimiters: [";","="]}',
     "trainer.save_freq=2",
 ]
-REMAX_AND_LORA = [
+LORA = [
     "prm.model.use_fused_kernels=true",
     "prm.model.lora_rank=4",
     "prm.model.target_modules=all-linear",
     "prm.reference=base",
-    "prime.outcome.estimator=remax",
     "variant=guarded",
     "prime.process.gate.start=1.0",
     "prime.process.gate.decay=0.9",
 ]
 CHAIN = [f"prime/chain/{name}" for name in ("score", "factor", "reward")]
-GREEDY = ["prime/remax/greedy_reward", "prime/remax/group_mean_instead", "timing_s/greedy_baseline"]
 
 
 @pytest.mark.parametrize(
-    # Metrics of every step; forward and backward passes of the PRM and of a reference model, over the tokens of a step.
-    ("variant", "names", "passes"),
+    ("variant", "names"),
     [
-        pytest.param(PPO_AND_WEIBULL, ["critic/vf_loss", "prime/steps/mean", *CHAIN], (2, 1, 1), id="PPO, Weibull"),
-        pytest.param(REMAX_AND_LORA, GREEDY, (2, 1, 0), id="ReMax, LoRA on its own base, chunked log-probabilities"),
+        pytest.param(PPO_AND_WEIBULL, ["critic/vf_loss", "prime/steps/mean", *CHAIN], id="PPO, Weibull"),
+        pytest.param(LORA, ["prime/gate/value"], id="LoRA on its own base, chunked log-probabilities"),
     ],
 )
-def test_two_steps(tmp_path, variant, names, passes):
+def test_two_steps(tmp_path, variant, names):
     metrics = harness.train(tmp_path, ["trainer.total_training_steps=2", "trainer.save_freq=-1", *variant])
     assert sorted(metrics) == [1, 2]
     for logged in metrics.values():
         assert all(math.isfinite(logged[name]) for name in [*names, "prm/loss", "prime/process/return_std"])
         assert logged["prm/grad_norm"] > 0 and logged["actor/grad_norm"] > 0
-        counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference"))
-        assert counted == pytest.approx(passes, abs=1e-12)
     critic = tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
     assert critic.is_file() == (variant is PPO_AND_WEIBULL)
 
@@ -70,15 +65,13 @@ def test_an_estimator_that_a_user_registered(tmp_path, monkeypatch):
 
 
 def test_distillation_from_a_teacher(tmp_path):
-    """One pass of a model that is never trained, and that is in no checkpoint."""
+    """The teacher is never trained, and in no checkpoint."""
     build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
     build_tokenizer().save_pretrained(tmp_path / "teacher")
     words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.save_freq=2"]
     metrics = harness.train(tmp_path, [*words, "trainer.total_training_steps=2"])
     assert sorted(metrics) == [1, 2]
     for logged in metrics.values():
-        counted = tuple(logged[f"prm/passes/{name}"] for name in ("forward", "backward", "reference"))
-        assert counted == pytest.approx((1, 0, 0), abs=1e-12)
         assert logged["actor/grad_norm"] > 0 and logged["prime/process/return_std"] > 0
         assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
     checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"

@@ -80,7 +80,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 def loaded(queue, batch, options):
     cutter, store = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None, RolloutStore(batch)
-    rollouts = load_rollouts(store, options, cutter=cutter, greedy=dict.fromkeys(PROMPTS, 0.5))
+    rollouts = load_rollouts(store, options, cutter=cutter)
     scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
     return Case(rollouts, replace(scored, noise=1e-6), options)
 
