@@ -3,6 +3,9 @@
 
 import importlib.metadata
 import math
+import os
+import re
+from pathlib import Path
 
 import e2e_harness as harness
 import pytest
@@ -55,13 +58,22 @@ def test_two_steps(tmp_path, variant, names):
     assert critic.is_file() == (variant is PPO_AND_WEIBULL)
 
 
-def test_an_estimator_that_a_user_registered(tmp_path, monkeypatch):
-    """verl calls it for the outcome, and PRIME adds the process rewards."""
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "user_estimator")
-    words = ["prime.outcome.estimator=two_thirds", "prime.whitening=false", "trainer.total_training_steps=1"]
-    words += ["variant=rloo"]
+def test_a_module_of_the_users(tmp_path, monkeypatch):
+    """The one of the page for users: estimators of both registries, a loss, a shape and a verifier."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
+    (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "my_rewards.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    words = ["modules=[my_rewards]", "trainer.total_training_steps=1", "trainer.save_freq=-1", "prime.whitening=false"]
+    words += ["prime/process=steps", "chain@prime.process=pspo_released", "prime.process.shaping.name=three_steps"]
+    words += ["prime.process.step_score=sigmoid", "prime.process.estimator=half", "prime.steps={delimiters: [';','=']}"]
+    words += ["prime.outcome.estimator=two_thirds", "prm.loss=squared", "prime.process.gate=null"]
     (logged,) = harness.train(tmp_path, words).values()
-    assert logged["critic/advantages/max"] == pytest.approx(2 / 3) == logged["critic/advantages/min"]
+    assert 0 < logged["prm/loss"] < 0.26 and logged["prm/grad_norm"] > 0
+    assert 0 < logged["prime/chain/factor"] < 1 and logged["prime/process/return_std"] > 0
+    # What verl's estimator gives at every token, and half of what a chain pays on top.
+    assert logged["prime/outcome/return_std"] < 1e-6 and logged["critic/advantages/min"] == pytest.approx(2 / 3)
+    assert logged["verifier/correct"] + logged["verifier/wrong"] == 1
 
 
 def test_distillation_from_a_teacher(tmp_path):

@@ -4,7 +4,6 @@
 import math
 import random
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
@@ -20,18 +19,15 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import (
     ACCUMULATIONS,
     OUTCOME_ESTIMATORS,
+    PROCESS_ESTIMATORS,
     REWARD_POSITIONS,
     STEP_SCORES,
-    ProcessEstimator,
-    TurnEstimator,
+    TURN_ESTIMATORS,
 )
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
 from recipes.quickstart.model import build_tokenizer
-
-PROCESS_ESTIMATORS = get_args(ProcessEstimator)
-TURN_ESTIMATORS = get_args(TurnEstimator)
 
 TOKENIZER = build_tokenizer()
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}
