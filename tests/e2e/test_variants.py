@@ -34,37 +34,36 @@ LORA = [
     "prm.model.lora_rank=4",
     "prm.model.target_modules=all-linear",
     "prm.reference=base",
-    "variant=guarded",
-    "prime.process.gate.start=1.0",
-    "prime.process.gate.decay=0.9",
 ]
 CHAIN = [f"prime/chain/{name}" for name in ("score", "factor", "reward")]
 
 
-@pytest.mark.parametrize(
-    ("variant", "names"),
-    [
-        pytest.param(PPO_AND_WEIBULL, ["critic/vf_loss", "prime/steps/mean", *CHAIN], id="PPO, Weibull"),
-        pytest.param(LORA, ["prime/gate/value"], id="LoRA on its own base, chunked log-probabilities"),
-    ],
-)
-def test_two_steps(tmp_path, variant, names):
-    metrics = harness.train(tmp_path, ["trainer.total_training_steps=2", "trainer.save_freq=-1", *variant])
+def test_ppo_and_the_weibull(tmp_path):
+    metrics = harness.train(tmp_path, ["trainer.total_training_steps=2", *PPO_AND_WEIBULL])
     assert sorted(metrics) == [1, 2]
     for logged in metrics.values():
-        assert all(math.isfinite(logged[name]) for name in [*names, "prm/loss", "prime/process/return_std"])
+        names = ["critic/vf_loss", "prime/steps/mean", *CHAIN, "prm/loss", "prime/process/return_std"]
+        assert all(math.isfinite(logged[name]) for name in names)
         assert logged["prm/grad_norm"] > 0 and logged["actor/grad_norm"] > 0
-    critic = tmp_path / "run" / "checkpoints" / "global_step_2" / "critic" / "model_world_size_1_rank_0.pt"
-    assert critic.is_file() == (variant is PPO_AND_WEIBULL)
+    assert (tmp_path / "run/checkpoints/global_step_2/critic/model_world_size_1_rank_0.pt").is_file()
 
 
-def test_a_module_of_the_users(tmp_path, monkeypatch):
-    """The one of the page for users: estimators of both registries, a loss, a shape and a verifier."""
+def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
+    """The module of the page for users: estimators of both registries, a loss, a shape and a verifier.
+
+    The PRM has LoRA on its own base as the reference, and chunked log-probabilities.
+    """
     page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
     (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "my_rewards.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    words = ["modules=[my_rewards]", "trainer.total_training_steps=1", "trainer.save_freq=-1", "prime.whitening=false"]
+    words = [
+        *LORA,
+        "modules=[my_rewards]",
+        "trainer.total_training_steps=1",
+        "trainer.save_freq=-1",
+        "prime.whitening=false",
+    ]
     words += ["prime/process=steps", "chain@prime.process=pspo_released", "prime.process.shaping.name=three_steps"]
     words += ["prime.process.step_score=sigmoid", "prime.process.estimator=half", "prime.steps={delimiters: [';','=']}"]
     words += ["prime.outcome.estimator=two_thirds", "prm.loss=squared", "prime.process.gate=null"]
