@@ -19,14 +19,12 @@ from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
-from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
-from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.build import build_average, build_prm
@@ -41,11 +39,11 @@ from prime_ext.trainer.replay_buffer import (
     PromptFilterReplayBufferAsync,
 )
 from prime_ext.trainer.reward_sources import shaping_of
-from prime_ext.trainer.rollouts import Rollouts, load_rollouts
+from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.scorer import Companion, Learner, Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.utils.transfer_queue import RolloutStore, mean_counts, reward_info
+from prime_ext.utils.transfer_queue import RolloutStore, mean_counts
 
 logger = logging.getLogger(__name__)
 
@@ -318,22 +316,14 @@ class PrimeTrainerMixin(GuardedRunMixin):
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
         if self._buffers_prompts and self.prm is not None:
             metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
-        metrics.update(self._measure(rollouts) | result.metrics)
+        metrics.update(result.metrics)
+        if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
+            of_loops = [extra for extra, padding in zip(rollouts.extras, store.padding, strict=True) if not padding]
+            metrics.update({f"agent/{name}": value for name, value in mean_counts(of_loops).items()})
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
-
-    def _measure(self, rollouts: Rollouts) -> dict[str, float]:
-        """Return what reward managers and agent loops report."""
-        rows = zip(rollouts.store.keys, rollouts.extras, rollouts.store.padding, strict=True)
-        real = {key: extra for key, extra, padding in rows if not padding}
-        metrics = {}
-        if uses_manager(self.config):
-            metrics = pspo_metrics([reward_info(key, extra) for key, extra in real.items()])
-        if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
-            metrics |= {f"agent/{name}": value for name, value in mean_counts(list(real.values())).items()}
-        return metrics
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's update, whose loss is told what else to pull the policy towards."""

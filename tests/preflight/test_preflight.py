@@ -40,7 +40,6 @@ from prime_ext.train import metrics_of_another, preflight
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
-ADDED = ["+pspo=pspo", "+step_scorer=local", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.
 CONFIGS = {
     "cpu": ("prime_trainer_cpu", ["variant=guarded"]),
@@ -49,7 +48,6 @@ CONFIGS = {
     "paper": ("prime_trainer_cpu", ["variant=paper"]),
     "pspo": ("pspo_trainer_cpu", []),
     "pspo_gpu": ("pspo_trainer", []),
-    "pspo_in_prime": ("prime_trainer_cpu", ADDED),
     "scored": ("prime_trainer_cpu", ["variant=step_scorer"]),
     "scored_gpu": ("prime_trainer", ["variant=step_scorer"]),
 }
@@ -327,13 +325,9 @@ REFUSED = [
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
-    ("pspo_in_prime", {"pspo.judge": False}, None),
+    ("cpu", {"reward.reward_manager.name": "pspo_wrs"}, "pspo_wrs is for --config-name=pspo_trainer"),
     ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
-    (
-        "cpu",
-        {"reward.reward_manager.name": "naive_with_step_scores"},
-        "needs the section step_scorer",
-    ),
+    ("cpu", {"reward.reward_manager.name": "naive_with_step_scores"}, "needs the section step_scorer"),
 ]
 
 
