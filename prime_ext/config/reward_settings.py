@@ -12,7 +12,7 @@ import regex
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, Tag
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, chosen_by
+from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, chosen_by, one_of
 
 # Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
 StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
@@ -22,6 +22,8 @@ RewardPosition = Literal["last_token", "step_ends", "tokens"]
 Credit = Literal["sum", "min_form"]
 STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
 REWARD_POSITIONS, CREDITS = get_args(RewardPosition), get_args(Credit)
+# prime_ext.extend adds to these lists, and to those of estimators below.
+SHAPES_WITHOUT_PARAMETERS = ["released"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -56,25 +58,25 @@ class GaussianSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ReleasedSettings:
-    """The shape of PSPO's released code, which has no parameters."""
+class NamedShapeSettings:
+    """A shape without parameters: that of PSPO's released code, or one of a module of the user's."""
 
-    name: Literal["released"]
+    name: Annotated[Text, one_of(SHAPES_WITHOUT_PARAMETERS)]
 
 
 # What scores are multiplied by for the number of steps (``shaping``).
 ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
-    | Annotated[ReleasedSettings, Tag("<released>")],
-    chosen_by("name", "chain@SECTION=pspo_wrs"),
+    | Annotated[NamedShapeSettings, Tag("<also>")],
+    chosen_by("name", "chain@SECTION=pspo_wrs", SHAPES_WITHOUT_PARAMETERS),
 ]
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     """What does not go together in ``prime.process`` or ``pspo``."""
     accumulation, shaping = settings.accumulation, settings.shaping
-    if isinstance(shaping, ReleasedSettings) and accumulation is None:
+    if shaping is not None and shaping.name == "released" and accumulation is None:
         yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
     if isinstance(shaping, WeibullSettings) and shaping.shape <= 1 and shaping.constant is None:
         yield f"{prefix}.shaping.shape={shaping.shape} has no peak; set it above 1, or the constant"
@@ -102,9 +104,11 @@ def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> 
 
 Normalization = Literal["batch_max", "return_std", "none"]
 # Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
-ProcessEstimator = Literal["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
-TurnEstimator = Literal["rloo", "grpo", "turn_rloo", "reinforce"]
-OUTCOME_ESTIMATORS = ("rloo", "grpo", "turn_rloo", "reinforce", "remax", "gae", "prm_value")
+PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
+TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]
+OUTCOME_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value"]
+ProcessEstimator = Annotated[Text, one_of(PROCESS_ESTIMATORS)]
+TurnEstimator = Annotated[Text, one_of(TURN_ESTIMATORS)]
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
 # Those of prime_ext.step_rm.splitting.
 TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]

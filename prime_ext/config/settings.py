@@ -2,7 +2,7 @@
 """The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are reported at once."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
 from pydantic import Field
@@ -19,6 +19,7 @@ from prime_ext.config.checks import (
     Switch,
     Text,
     nearest,
+    one_of,
     read,
     refuse,
 )
@@ -37,11 +38,12 @@ from prime_ext.config.reward_settings import (
 )
 from prime_ext.config.variant import VARIANTS
 
-# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch.
-Loss = Literal["ce", "dpo", "nca", "kto"]
-LOSSES = get_args(Loss)
-LOSSES_THAT_NEED_SCORES = ("dpo", "kto")
-LOSSES_OF_HARD_LABELS = ("dpo", "kto")
+# Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch;
+# prime_ext.extend adds to them.
+LOSSES = ["ce", "dpo", "nca", "kto"]
+LOSSES_THAT_NEED_SCORES = ["dpo", "kto"]
+LOSSES_OF_HARD_LABELS = ["dpo", "kto"]
+Loss = Annotated[Text, one_of(LOSSES)]
 OnFailure = Literal["drop", "zero", "stop"]
 AtLeastOne = Annotated[Number, Field(ge=1)]
 
@@ -130,11 +132,6 @@ class PrimeSettings(Section):
     def outcome_reads_prm(self) -> bool:
         """Whether the outcome's estimator takes values from the PRM."""
         return self.estimators.get("outcome") == "prm_value"
-
-    @property
-    def needs_greedy(self) -> bool:
-        """Whether a greedy response to every prompt has to be generated."""
-        return self.estimators.get("outcome") == "remax"
 
     @property
     def rewards_advantages(self) -> bool:

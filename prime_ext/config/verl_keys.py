@@ -39,6 +39,7 @@ _Paths = Annotated[list[Text], _LISTED, Field(description="a path or a list of p
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
 _Dtype = Literal["fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "auto"]
 KINDS: dict[str, Any] = {
+    "modules": list[Text],
     "data.train_files": _Paths,
     "data.val_files": _Paths,
     "data.seed": CountOrZero | None,

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from prime_ext.config.asynchronous import PRIME_MODES, check_async
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
+from prime_ext.config.modules import import_modules
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.preflight.files import check_files as check_files
@@ -20,10 +21,12 @@ from prime_ext.preflight.rewards import check_critic, check_rewards
 
 
 def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
-    """Compose and resolve. Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
+    """Compose and resolve, and import the user's modules.
+
+    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
 
     Raises:
-        SettingsError: it does not compose.
+        SettingsError: it does not compose, or a module cannot be imported.
     """
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     device = "cpu" if config_name.endswith("_cpu") else ""
@@ -32,7 +35,9 @@ def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
         device = value if key == "trainer.device" else device
     if device == "cpu":
         os.environ.setdefault("VERL_PLATFORM", "cpu")
-    return compose_config(config_name, overrides)
+    config = compose_config(config_name, overrides)
+    import_modules(config.modules)
+    return config
 
 
 def check_config(config: DictConfig) -> list[str]:

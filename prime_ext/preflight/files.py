@@ -106,8 +106,8 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         return
     try:
         prepare(**arguments)
-    except (ImportError, ValueError) as error:
-        yield f"{section}{'.modules' if isinstance(error, ImportError) else ''}: {error}"
+    except ValueError as error:
+        yield f"{section}: {error}"
         return
     tasks = set()
     for source, (where, _) in sorted(first.items()):

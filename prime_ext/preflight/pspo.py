@@ -58,7 +58,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
         what = "accumulation=null" if pspo.accumulation is None else f"accumulation.reward_position={position}"
         yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
-    if estimator in ("remax", *NOT_IN_V1):
+    if estimator in NOT_IN_V1:
         yield f"{key} needs more than verl's V1 trainer gives it; choose another"
     else:
         yield from check_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
@@ -110,31 +110,19 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether manager and ``prime.process`` agree, and the manager gives PRIME what it reads."""
-    key = f"reward.reward_manager.name={config.reward.reward_manager.name}"
-    manager, wanted = manager_of(config), prime.scores_steps
-    if manager == STEP_SCORES_MANAGER and not wanted:
+    """Whether manager and ``prime.process`` agree."""
+    key, reads_steps = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.scores_steps
+    manager = manager_of(config)
+    if manager == MANAGER or config.get(SECTION) is not None:
+        yield f"{MANAGER} is for --config-name=pspo_trainer; PRIME reads scores of steps with variant=step_scorer"
+    elif manager == STEP_SCORES_MANAGER and not reads_steps:
         yield f"{key}: prime.process reads no step scores; choose variant=step_scorer"
-    elif manager != STEP_SCORES_MANAGER and wanted:
+    elif manager != STEP_SCORES_MANAGER and reads_steps:
         yield f"{key}: prime/process=step_scorer reads the scores of {STEP_SCORES_MANAGER}; set that"
-    elif config.get(SCORER_SECTION) is not None and manager not in (MANAGER, STEP_SCORES_MANAGER):
+    elif manager != STEP_SCORES_MANAGER and config.get(SCORER_SECTION) is not None:
         yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"
-    if manager != MANAGER and config.get(SECTION) is not None:
-        yield f"the section pspo is read with reward.reward_manager.name={MANAGER} only; set it, or drop +pspo=pspo"
-    try:
-        if manager == STEP_SCORES_MANAGER:
+    if manager == STEP_SCORES_MANAGER:
+        try:
             yield from check_scorer(config, scorer_of(config))
-        elif manager == MANAGER:
-            pspo, of_steps = sections_of(config)
-            yield from (*check_scorer(config, of_steps), *_check_pspo_in_prime(pspo, prime))
-    except SettingsError as error:
-        yield from error.problems
-
-
-def _check_pspo_in_prime(pspo: PSPOSettings, prime: PrimeSettings) -> Iterable[str]:
-    if not pspo.judge and prime.label_key == "acc":
-        yield "pspo.judge=false leaves PRM and prompt filter without labels (prime.label_key=acc); set it to true"
-    if (position := pspo.reward_position) != "last_token":
-        yield f"pspo.accumulation.reward_position={position}: PRIME pays at the last token; leave it at last_token"
-    if (theirs := prime.verifier.on_failure) != pspo.on_failure:
-        yield f"pspo.on_failure={pspo.on_failure}: in PRIME, prime.verifier.on_failure={theirs} counts; set both alike"
+        except SettingsError as error:
+            yield from error.problems

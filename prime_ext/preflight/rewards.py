@@ -15,16 +15,15 @@ from prime_ext.preflight.machine import check_name
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
 # Estimators that verl's V1 trainer names but gives less than they need.
-NOT_IN_V1 = ("gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 
 def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
     """Whether everything is there that the chosen rewards and estimators read."""
     outcome = prime.outcome
-    estimator, n_rollouts = f"prime.outcome.estimator={outcome.estimator}", config.actor_rollout_ref.rollout.n
-    sampler = config.trainer.v1.sampler.custom_sampler
+    n_rollouts = config.actor_rollout_ref.rollout.n
     if prime.scores_steps and prime.outcome_reads_prm:
-        yield f"{estimator} reads the implicit PRM, which a step scorer stands in for"
+        yield f"prime.outcome.estimator={outcome.estimator} reads the implicit PRM, which a step scorer stands in for"
     if prm is not None and prm.update_mode == "none" and prm.reference == "policy":
         if config.prm.model.path == config.actor_rollout_ref.model.path:
             yield f"prm.model.path={config.prm.model.path} is the policy itself; name a teacher there, or train it"
@@ -32,10 +31,6 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | N
         yield "prime.process.gate weighs rewards by outcomes: set prime.outcome.coefficient above 0, or it to null"
     if outcome.of_verl:
         yield from _check_estimator_of_verl(outcome.estimator)
-    if prime.needs_greedy and sampler.path and sampler.name:
-        yield f"{estimator} needs the trainer's own sampler; unset trainer.v1.sampler.custom_sampler"
-    if prime.needs_greedy and config.trainer.v1.trainer_mode != "prime_sync":
-        yield f"{estimator} needs rollouts of one policy version: trainer.v1.trainer_mode=prime_sync"
     if prime.turns is not None:
         yield from _check_turn_rewards(config, prime.turns)
     if n_rollouts < 2:

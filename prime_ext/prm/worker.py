@@ -19,40 +19,6 @@ from prime_ext.prm.engines import average_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.prm.fused_forward import guard_fused_log_probs
 
-
-class PassCounter:
-    """Counts the tokens of the forward and backward passes of a module since :meth:`take` was last called.
-
-    Padding does not count if the model receives an attention mask, nor do recomputed activations: the hooks are on the
-    complete model.
-    """
-
-    def __init__(self, module: torch.nn.Module):
-        # Numbers on the device where there is padding, so that no pass waits for it.
-        self.forward: int | torch.Tensor = 0
-        self.backward: int | torch.Tensor = 0
-        module.register_forward_hook(self._after_forward, with_kwargs=True)
-
-    def take(self) -> dict[str, int]:
-        """The counts, which start again at 0."""
-        counts = {"forward": int(self.forward), "backward": int(self.backward)}
-        self.forward = self.backward = 0
-        return counts
-
-    def _after_forward(self, module: torch.nn.Module, arguments: tuple, keywords: dict, output: Any) -> None:
-        ids, mask = keywords["input_ids"], keywords.get("attention_mask")
-        tokens = mask.sum() if torch.is_tensor(mask) and mask.shape == ids.shape else ids.numel()
-        self.forward = self.forward + tokens
-
-        def after_backward(gradient: torch.Tensor) -> None:
-            self.backward = self.backward + tokens
-
-        # verl asks for an output with names.
-        trained = [value for value in output.values() if torch.is_tensor(value) and value.requires_grad]
-        for value in trained[:1]:
-            value.register_hook(after_backward)
-
-
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
 REFERENCE_LOG_PROBS = "prm_reference_log_probs"
@@ -171,7 +137,7 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
-        """Build the engine, and count the passes through its model from then on.
+        """Build the engine.
 
         Raises:
             ValueError: the model has fewer decoder layers than are to be trained.
@@ -185,7 +151,6 @@ class ImplicitPRMWorker(TrainingWorker):
             torch.manual_seed(self.engine_config.seed)
             self.engine.initialize()
         register_engine(self._role, self.engine)
-        self._passes = PassCounter(self.engine.module)
         if self._bias is not None:
             self._bias.follow(self.engine)
 
@@ -230,11 +195,6 @@ class ImplicitPRMWorker(TrainingWorker):
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
         if self._bias is not None:
             self._bias.load(Path(local_path))
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def take_pass_counts(self) -> dict[str, int]:
-        """Tokens that went through the model on this rank since the last call: ``forward`` and ``backward``."""
-        return self._passes.take()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
@@ -284,12 +244,11 @@ class ImplicitPRMWorker(TrainingWorker):
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
 
     def _guard(self, data: TensorDict) -> None:
-        """Compare fused and plain log-probabilities on the first batch, in passes that do not count."""
+        """Compare fused and plain log-probabilities on the first batch."""
         if self.engine_config.use_fused_kernels and not self._guarded:
-            self._guarded, counted = True, self._passes.forward
+            self._guarded = True
             difference = guard_fused_log_probs(self, data, f"the PRM ({self._role})")
             self._guard_metrics["fused_log_prob_difference"] = difference
-            self._passes.forward = counted
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:

@@ -14,9 +14,10 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from prime_ext.config.modules import user_modules
 from prime_ext.reward.node_actor import NodeActor, NodeFailure
 from prime_ext.verifiers.sources import (
     TaskVerifier,
@@ -43,8 +44,8 @@ _MAX_LOGGED = 200  # characters
 class NodeVerifiers:
     """Verifiers in the Ray actor of a node or in this process, each made when its task is first needed."""
 
-    def __init__(self, modules: Sequence[str], settings: Settings):
-        for module in modules:
+    def __init__(self, settings: Settings):
+        for module in user_modules():
             importlib.import_module(module)
         self._settings = settings
         self._verifiers: dict[str, TaskVerifier] = {}
@@ -64,8 +65,8 @@ class NodeVerifiers:
 
 @functools.cache
 def _verifiers(key: str) -> NodeActor:
-    _, *modules_and_settings = json.loads(key)
-    return NodeActor("verifiers", NodeVerifiers, *modules_and_settings, max_concurrency=MAX_CONCURRENCY)
+    _, settings = json.loads(key)
+    return NodeActor("verifiers", NodeVerifiers, settings, max_concurrency=MAX_CONCURRENCY)
 
 
 def _prompt(extra_info: Mapping[str, Any]) -> str:
@@ -110,9 +111,7 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
 
 @functools.cache
 def _prepare(key: str) -> None:
-    sources, modules, verifiers = json.loads(key)
-    for module in modules:
-        importlib.import_module(module)
+    sources, verifiers = json.loads(key)
     check_task_settings(verifiers)
     for pattern, task in sources.items():
         register_source(pattern, task)
@@ -120,27 +119,23 @@ def _prepare(key: str) -> None:
 
 def prepare(
     sources: Mapping[str, str] | None = None,
-    modules: Sequence[str] = (),
     code_reward: str = "all",
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
     **_: Any,
 ) -> str:
-    """Import the modules and register the sources of :func:`compute_score`; return them and the settings as JSON.
+    """Register the sources of :func:`compute_score`; return them and the settings as JSON.
 
     Raises:
-        ImportError: a module cannot be imported.
         ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
     """
     if math_strictness not in MATH_STRICTNESS:
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")
-    if isinstance(modules, str):
-        raise ValueError(f"modules={modules!r} must be a list, as in [{modules}]")
     if code_reward not in CODE_REWARDS:
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
     # They come as OmegaConf's mappings.
     settings = {task: dict(values) for task, values in (verifiers or {}).items()}
-    key = json.dumps([dict(sources or {}), list(modules), settings])
+    key = json.dumps([dict(sources or {}), settings])
     _prepare(key)
     return key
 
@@ -152,7 +147,6 @@ async def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     *,
     sources: Mapping[str, str] | None = None,
-    modules: Sequence[str] = (),
     code_reward: str = "all",
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
@@ -168,7 +162,6 @@ async def compute_score(
         extra_info: of the row. Multiple choice reads ``options`` (their names) or ``n_options``, mathematics
             ``raw_prompt``, which this package's reward managers add.
         sources: tasks of further data sources, ``{pattern: task}``.
-        modules: modules to import, which call ``register_source`` and ``register_task``.
         code_reward: ``all``: 1 if every test passes, else 0; ``fraction``: the fraction of tests that pass (PRIME).
         math_strictness: ``no_restatement``: an unevaluated expression is as right as its value, unless the prompt has
             it (:mod:`prime_ext.verifiers.math.restatement`); ``lenient``: also then, as in evaluation.
@@ -177,9 +170,9 @@ async def compute_score(
 
     Raises:
         UnknownSource: no verifier is known for the data source.
-        ValueError, ImportError: the prompt is needed and missing; or see :func:`prepare`.
+        ValueError: the prompt is needed and missing; or see :func:`prepare`.
     """
-    node = _verifiers(prepare(sources, modules, code_reward, math_strictness, verifiers))
+    node = _verifiers(prepare(sources, code_reward, math_strictness, verifiers))
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     start = time.perf_counter()

@@ -2,6 +2,7 @@
 """What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
 
 import re
+import sys
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,6 +17,7 @@ from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.config.engines import longest_sequence
+from prime_ext.config.modules import PLUGIN, VARIABLE
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
@@ -37,7 +39,13 @@ class GuardedRunMixin(_Trainer):
     """Goes between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
-        """Set up workers and models as verl does. Raises ``RunError`` before: small cluster, folder in use."""
+        """Set up workers and models as verl does.
+
+        Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a folder in use.
+        """
+        if unknown := [module for module in self.config.get("modules", ()) if module not in sys.modules]:
+            words = f"{VARIABLE}={','.join([PLUGIN, *unknown])}"
+            raise RunError(f"modules={unknown} are not loaded: start with prime_ext.train, or export {words}")
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):
@@ -99,11 +107,6 @@ class GuardedRunMixin(_Trainer):
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, longest, self._end_tokens())
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
-
-    def _pause(self, seconds: float) -> None:
-        """Wait for those that make rollouts, outside the replay buffer. Raises ``WorkerDied``."""
-        self._check_workers()
-        time.sleep(seconds)
 
     def _check_workers(self) -> None:
         """Look every few seconds; raise ``WorkerDied`` if a worker died.

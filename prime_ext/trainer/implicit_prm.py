@@ -283,21 +283,9 @@ class FrozenPRM:
         pairs, of_before = measure(rollouts, scoring.before, "before")
         _, of_after = measure(rollouts, scoring.after, "after")
         metrics = {**scoring.metrics, **of_before, **of_after, **measure_sums(rollouts, reward_BT.sum(-1))}
-        # Passes over the sequences of the step, as the hooks on the models counted them: 1.0 is one pass over all.
-        tokens = sum(rollouts.store.lengths)
-        metrics |= {f"prm/passes/{name}": count / tokens for name, count in self.take_pass_counts().items()}
         if rollouts.old_log_prob_BT is not None:
             reward_BT = policy_relative_rewards(log_prob_BT, rollouts.old_log_prob_BT, mask_BT)
         return Scored(reward_BT, self.noise, pairs, rollouts.steps, metrics, batch.seconds)
-
-    def take_pass_counts(self) -> dict[str, int]:
-        """Tokens that went through the models since the last call, over all ranks.
-
-        With sequence or tensor parallelism every rank of a group counts its own share or copy.
-        """
-        counts = {name: group.take_pass_counts() for name, group in self.groups.items()}
-        total = {kind: sum(rank[kind] for rank in counts[PRM_GROUP]) for kind in ("forward", "backward")}
-        return total | {"reference": sum(rank["forward"] for rank in counts.get(REFERENCE_GROUP, []))}
 
 
 class TrainedPRM(FrozenPRM):

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 from collections import deque
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,19 @@ from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
-from prime_ext.config.pspo_settings import uses_manager
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
-from prime_ext.reward.pspo_info import pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.build import build_average, build_prm
 from prime_ext.trainer.implicit_prm import FrozenPRM
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyAverage, install_targets
 from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.prompts import greedy_rewards, prompts_of_data, prompts_to_data, set_uids
+from prime_ext.trainer.prompts import prompts_of_data, prompts_to_data, set_uids
 from prime_ext.trainer.replay_buffer import (
     CPU_POLL_SECONDS,
     POLL_SECONDS,
@@ -41,11 +39,11 @@ from prime_ext.trainer.replay_buffer import (
     PromptFilterReplayBufferAsync,
 )
 from prime_ext.trainer.reward_sources import shaping_of
-from prime_ext.trainer.rollouts import Rollouts, load_rollouts
+from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.scorer import Companion, Learner, Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.utils.transfer_queue import RolloutStore, mean_counts, reward_info
+from prime_ext.utils.transfer_queue import RolloutStore, mean_counts
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +63,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
         self.prm_settings = PRMSettings.of(config) if prm_section(config) is not None else None
         self.gate: ReliabilityGate | None = None
-        self._greedy: dict[str, float] = {}
         self._kl_coefficients: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
         self._queued_prompts: deque[TensorDict] = deque()
@@ -119,11 +116,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
-        return PromptFilterReplayBuffer(
-            requeue=self._requeue_prompts,
-            on_batch=self._answer_greedily if self.prime.needs_greedy else None,
-            **options,
-        )
+        return PromptFilterReplayBuffer(requeue=self._requeue_prompts, **options)
 
     @property
     def _poll_seconds(self) -> float:
@@ -175,13 +168,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
         for uid in reversed(uids):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
-
-    def _answer_greedily(self, uids: list[str]) -> None:
-        """Measure ReMax's baselines of the prompts that were selected."""
-        with marked_timer("greedy_baseline", self.timing_raw):
-            prompts = [self._prompt_of_uid[uid] for uid in uids]
-            submit, wait = super()._submit_batch_to_rollout, partial(self._pause, self._poll_seconds)
-            self._greedy = greedy_rewards(prompts, submit, self.global_steps, wait)
 
     # ---- models beside the policy --------------------------------------------------------------------------------
 
@@ -325,32 +311,19 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's own computation first, for its KL penalty and rollout correction; then PRIME's step over it."""
         store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
-        greedy = self._greedy if self.prime.needs_greedy else None
-        rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter, greedy)
+        rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter)
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
         result = prime_step(rollouts, self.scorer, self.gate, self.prime, config.gamma, config.lam)
         if self._buffers_prompts and self.prm is not None:
             metrics["prime/rollouts_during_prm/total"] = self.replay_buffer.count_rollouts() - finished
-        metrics.update(self._measure(rollouts) | result.metrics)
+        metrics.update(result.metrics)
+        if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
+            of_loops = [extra for extra, padding in zip(rollouts.extras, store.padding, strict=True) if not padding]
+            metrics.update({f"agent/{name}": value for name, value in mean_counts(of_loops).items()})
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
-
-    def _measure(self, rollouts: Rollouts) -> dict[str, float]:
-        """Return what reward managers, agent loops and greedy responses report."""
-        rows = zip(rollouts.store.keys, rollouts.extras, rollouts.store.padding, strict=True)
-        real = {key: extra for key, extra, padding in rows if not padding}
-        metrics = {}
-        if uses_manager(self.config):
-            metrics = pspo_metrics([reward_info(key, extra) for key, extra in real.items()])
-        if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
-            metrics |= {f"agent/{name}": value for name, value in mean_counts(list(real.values())).items()}
-        if self.prime.needs_greedy:
-            known = [reward for reward in self._greedy.values() if not math.isnan(reward)]
-            metrics["prime/remax/group_mean_instead"] = len(self._greedy) - len(known)
-            metrics["prime/remax/greedy_reward"] = sum(known) / max(1, len(known))
-        return metrics
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's update, whose loss is told what else to pull the policy towards."""
@@ -363,10 +336,6 @@ class PrimeTrainerMixin(GuardedRunMixin):
             # verl puts its own prefix before whatever a loss reports.
             if (kl := metrics.pop(f"actor/kl_to_{role}", None)) is not None:
                 metrics[f"prime/kl/{role}"] = kl
-        if self.prime.distils and self.prm is not None:
-            # The PRM's passes inside the policy's update.
-            counted = self.prm.take_pass_counts()["forward"] / sum(tag["seq_len"] for tag in batch.tags)
-            metrics["prm/passes/forward"] = metrics.get("prm/passes/forward", 0.0) + counted
         return batch
 
 

@@ -62,19 +62,11 @@ class PromptFilterReplayBuffer(_PromptFilter):
 
     Args:
         requeue: takes back the ids of prompts that were submitted but not needed, in order.
-        on_batch: receives the ids of the prompts of a batch, while the rollout engine still runs.
     """
 
-    def __init__(
-        self,
-        *,
-        requeue: Callable[[list[str]], None],
-        on_batch: Callable[[list[str]], None] | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, *, requeue: Callable[[list[str]], None], **kwargs: Any):
         super().__init__(**kwargs)
         self.requeue = requeue
-        self.on_batch = on_batch
         self._submitted: list[str] = []
         # Of the last step: guides how far to generate ahead, nothing else. Checkpoints keep it.
         self.acceptance_rate = 0.5
@@ -121,8 +113,6 @@ class PromptFilterReplayBuffer(_PromptFilter):
         if len(kept) < batch_size:
             self._accept_shortage(looked_at, len(kept), batch_size)
         batch = _in_order(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
-        if self.on_batch is not None:
-            self.on_batch(kept)
         self.acceptance_rate = len(kept) / examined
         metrics = {
             **self.judge.metrics(looked_at),

@@ -99,7 +99,6 @@ def _outcome(
         outcome.estimator,
         coefficient=outcome.coefficient,
         discount=gamma,
-        baseline_B=rollouts.greedy_B,
         **common,
     )
 

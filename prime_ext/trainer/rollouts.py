@@ -2,20 +2,18 @@
 """The rollouts of a training step, as the store has them when the step begins."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.returns import last_token_mask
 from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.utils.transfer_queue import RolloutStore, group_uid, label_of, reward_info, turn_rewards
+from prime_ext.utils.transfer_queue import RolloutStore, label_of, reward_info, turn_rewards
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +50,6 @@ class Rollouts:
         number: of the training step, from 1.
         value_BT: the critic's value of the state before each token.
         old_log_prob_BT: log-probabilities under the policy that wrote the responses.
-        greedy_B: reward of the greedy response to the same prompt.
         advantage_BT: the outcome's advantage, where verl has computed it.
     """
 
@@ -67,7 +64,6 @@ class Rollouts:
     turns: Turns | None = None
     value_BT: torch.Tensor | None = None
     old_log_prob_BT: torch.Tensor | None = None
-    greedy_B: torch.Tensor | None = None
     advantage_BT: torch.Tensor | None = None
 
     @cached_property
@@ -82,12 +78,10 @@ def load_rollouts(
     number: int = 1,
     kl_in_reward: bool = False,
     cutter: ResponseCutter | None = None,
-    greedy: Mapping[str, float] | None = None,
 ) -> Rollouts:
     """Fetch the rollouts of step ``number``, with what the settings read.
 
     ``kl_in_reward``: verl has put its KL penalty into the reward. ``cutter`` finds steps, if the trainer has to.
-    ``greedy`` are rewards of greedy responses by prompt id, NaN without a verdict, if they are read.
     """
     wanted = {
         "responses": cutter is not None,
@@ -100,17 +94,11 @@ def load_rollouts(
     data = store.fetch("response_mask", "extra_fields", reward, *names)
     real, extras = [not padding for padding in store.padding], data["extra_fields"]
     mask_BT, group_B = data["response_mask"].float() * torch.tensor(real)[:, None], torch.tensor(store.groups)
-    valid_B, reward_BT = mask_BT.bool().any(-1), _move_inside(data[reward].float(), mask_BT)
+    reward_BT = _move_inside(data[reward].float(), mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
     labels = [label_of(key, reward_info(key, extra), settings.label_key) if own else 0.0 for key, extra, own in rows]
     of_verl = {"value_BT": "values", "old_log_prob_BT": "old_log_probs", "advantage_BT": "advantages"}
     fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
-    greedy_B = None
-    if greedy is not None:
-        greedy_B = torch.tensor([greedy[group_uid(key)] if own else 0.0 for key, _, own in rows])
-        # Without a verdict on the greedy response, the prompt's mean stands in; it is counted and warned about.
-        mean_B = PromptGroups.of(group_B, valid_B).mean(reward_BT.sum(-1))
-        greedy_B = torch.where(greedy_B.isnan(), mean_B, greedy_B)
     turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras) if settings.needs_turns else None
     steps = None if cutter is None else cut_steps(cutter, data["responses"], mask_BT)
     if turns is not None and settings.granularity == "turn":
@@ -125,7 +113,6 @@ def load_rollouts(
         number=number,
         steps=steps,
         turns=turns,
-        greedy_B=greedy_B,
         **fields,
     )
 

@@ -2,7 +2,7 @@
 """The only module that talks to TransferQueue, verl's store of rollouts.
 
 Keys: a prompt's is its id; a trajectory's is ``{id}_{session}_{output}``, so no id has an underscore. Ids begin with
-``pad`` in verl's rows of padding, ``replay`` in rollouts of earlier steps, ``greedy-`` in greedy responses.
+``pad`` in verl's rows of padding, and ``replay`` in rollouts of earlier steps.
 """
 
 from collections import Counter
@@ -20,8 +20,6 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
 _MULTI_MODAL, _EXTRA = "multi_modal_inputs", "extra_fields"
-# Of prompts that are answered once more, greedily.
-GREEDY_PREFIX = "greedy-"
 
 
 def group_uid(key: str) -> str:
@@ -211,22 +209,6 @@ def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
 
 
 # ---- by partition --------------------------------------------------------------------------------------------------
-
-
-def _tags(partition_id: str) -> dict[str, dict]:
-    return (tq.kv_list(partition_id) or {}).get(partition_id, {})
-
-
-def statuses(uids: Sequence[str], partition_id: str) -> dict[str, str]:
-    """Where the generation of each of these prompts stands: ``pending``, ``running``, ``finished`` or ``failure``."""
-    tags = _tags(partition_id)
-    return {uid: tags[uid]["status"] for uid in uids}
-
-
-def trajectories(uids: Sequence[str], partition_id: str) -> list[str]:
-    """Keys of the finished trajectories of these prompts."""
-    wanted, tags = set(uids), _tags(partition_id)
-    return [key for key, tag in tags.items() if not tag.get("is_prompt", False) and group_uid(key) in wanted]
 
 
 def find_cut_off(

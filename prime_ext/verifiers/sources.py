@@ -50,19 +50,20 @@ _registered = [
     *_sources("reasoning_gym", "reasoning_gym/*"),
     *_sources("choice", "awpnli newsnli redditnli rte_quant rte-quant rte stresstest qqa gpqa*"),
 ]
-_tasks: dict[str, Callable[..., TaskVerifier]] = {}
+# Factories of verifiers, by task.
+TASKS: dict[str, Callable[..., TaskVerifier]] = {}
 
 
 def register_source(pattern: str, task: str, **options: Any) -> None:
     """Let ``task`` judge rows whose ``data_source`` matches; the last registration wins. ``UnknownSource``: no task."""
-    if task not in _tasks:
-        raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(_tasks))}")
+    if task not in TASKS:
+        raise UnknownSource(f"no task {task!r} for data_source {pattern!r}; known tasks: {', '.join(sorted(TASKS))}")
     _registered.insert(0, Source(pattern, task, options))
 
 
 def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None:
     """Add a task. Each process that judges calls ``make_verifier(**settings)`` once, for the first row."""
-    _tasks[name] = make_verifier
+    TASKS[name] = make_verifier
 
 
 def source_of(data_source: str) -> Source:
@@ -98,9 +99,9 @@ def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> 
 
 
 def _factory(task: str) -> Callable[..., TaskVerifier]:
-    if task not in _tasks:
-        raise UnknownSource(f"no task {task!r}; known tasks: {', '.join(sorted(_tasks))}")
-    return _tasks[task]
+    if task not in TASKS:
+        raise UnknownSource(f"no task {task!r}; known tasks: {', '.join(sorted(TASKS))}")
+    return TASKS[task]
 
 
 def _make_math(seconds: float | None = None) -> TaskVerifier:

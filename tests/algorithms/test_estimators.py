@@ -37,11 +37,10 @@ def of_outcome(batch, estimator, penalty=0.0, **options):
 
 
 def given_fields(batch, estimator, seed=0):
-    """Values (garbage outside the mask) or greedy baselines, where the estimator wants them."""
+    """Values (garbage outside the mask) or ends of turns, where the estimator wants them."""
     generator = torch.Generator().manual_seed(seed)
     value_BT = torch.rand(batch.mask_BT.shape, generator=generator, dtype=torch.float64)
-    baseline_B = torch.rand(len(batch.mask_BT), generator=generator, dtype=torch.float64)
-    given = {"value_BT": torch.where(batch.mask_BT.bool(), value_BT, NAN), "baseline_B": baseline_B}
+    given = {"value_BT": torch.where(batch.mask_BT.bool(), value_BT, NAN)}
     given["turn_end_BT"] = turn_boundaries(batch.mask_BT, batch.mask_BT)
     name = NEEDED_FIELD.get(estimator)
     return {} if name is None else {name: given[name]}
@@ -50,14 +49,13 @@ def given_fields(batch, estimator, seed=0):
 # ---- outcome only: verl's own ------------------------------------------------------------------------------------
 
 
-def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, baseline_B=None, penalty=0.0):
+def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0):
     """verl's advantage of the rows that are not padding, 0 elsewhere."""
     rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
     tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
     tensors |= {"values": value_BT[rows]} if value_BT is not None else {}
     # verl's tensors are 0 outside the mask.
     tensors = {key: torch.where(mask_BT.bool(), value, 0.0) for key, value in tensors.items()}
-    tensors |= {"reward_baselines": baseline_B[rows]} if baseline_B is not None else {}
     uids = np.array([f"uid-{group}" for group in batch.group_B[rows].tolist()], dtype=object)
     config = AlgoConfig(gamma=discount, lam=gae_lambda)
     data = DataProto.from_dict(tensors, {"uid": uids})
@@ -68,7 +66,7 @@ def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, baseline_B=N
     return advantage_BT
 
 
-IN_VERL = ["rloo_vectorized", "grpo", "remax", "gae"]
+IN_VERL = ["rloo_vectorized", "grpo", "gae"]
 
 
 @pytest.mark.parametrize("name", IN_VERL)
@@ -134,9 +132,8 @@ def by_loops(batch, source):
         if name == "gae":
             delta = [r + discount * value[k + 1] - value[k] for k, r in enumerate(rewards)]
             return to_go(delta, discount * source.gae_lambda)
-        if name in ("reinforce", "remax", "prm_value"):
-            baseline = {"remax": lambda k: float(source.baseline_B[i]), "prm_value": lambda k: value[k]}
-            return [r - baseline.get(name, lambda k: 0.0)(k) for k, r in enumerate(to_go(rewards, discount))]
+        if name in ("reinforce", "prm_value"):
+            return [r - (value[k] if name == "prm_value" else 0.0) for k, r in enumerate(to_go(rewards, discount))]
         left = centered(batch, source, i, paid)
         return to_go([left.get(t, 0.0) for t in tokens], discount)
 
@@ -206,7 +203,6 @@ def test_outcome_and_process_may_use_different_estimators_and_are_summed_before_
     [
         ({"estimator": "ppo"}, "unknown advantage estimator 'ppo'; known: gae, grpo, prm_value"),
         ({"estimator": "gae"}, "'gae' needs value_BT, which was not given"),
-        ({"estimator": "remax"}, "'remax' needs baseline_B, which was not given"),
         ({"form": "mean"}, "must be 'released' or 'paper', got 'mean'"),
         ({"coefficient": 0.0}, "at least one must count"),
     ],

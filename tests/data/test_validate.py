@@ -93,7 +93,7 @@ def test_names_and_prompts_are_compared_across_files_but_for_the_one_name_of_eur
 
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
+    monkeypatch.setattr(sources, "TASKS", dict(sources.TASKS))
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     (tmp_path / "verifier_of_sonnets.py").write_text(
         "from prime_ext.verifiers.sources import register_source, register_task\n"

@@ -74,7 +74,7 @@ def test_plugins_switched_off(monkeypatch):
 def test_an_error_that_verl_swallows_is_shown(monkeypatch, capsys, tmp_path):
     (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('a patched name is gone')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "PLUGIN_MODULE", "broken_plugin")
+    monkeypatch.setattr(doctor, "PLUGIN", "broken_plugin")
     problem = only_problem(capsys)
     assert "broken_plugin cannot be imported, which verl hides (RuntimeError: a patched name is gone)" in problem
 

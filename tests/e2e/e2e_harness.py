@@ -70,7 +70,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str, confi
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "actor_rollout_ref.actor.optim.lr=1e-3",
         *(of_the_prm if config.startswith("prime") else []),
-        "+reward.custom_reward_function.reward_kwargs.modules=[parity_verifier]",
+        "modules=[parity_verifier]",
         "trainer.logger=[console,file]",
         "trainer.val_before_train=false",
         "trainer.total_epochs=50",

@@ -2,7 +2,7 @@
 """Stopped and resumed, runs end bit for bit as those that were left alone.
 
 PRIME-D with all that its PRM can be trained on: the average of the policy, the gate, the PRM's bias, and the remembered
-rollouts go on, beside models and optimisers. And PSPO-WRS.
+rollouts go on, beside models and optimisers. PSPO-WRS: tests/recipes/test_pspo_cpu.py.
 """
 
 import json
@@ -13,15 +13,12 @@ import pytest
 pytestmark = pytest.mark.slow
 
 STEPS, SAVED = 4, 2
-COMMON = [
+DISTILLED = [
     f"trainer.total_training_steps={STEPS}",
     f"trainer.save_freq={SAVED}",
     "trainer.test_freq=-1",
     # In float32 the rounding of a batch reaches tokens and scores; in float64 it does not.
     "actor_rollout_ref.rollout.dtype=float64",
-]
-DISTILLED = [
-    *COMMON,
     "variant=distilled",
     # Open from the start: both pulls are at work.
     "prime.process.gate.start=0.8",
@@ -57,27 +54,3 @@ def test_a_resumed_run_ends_as_the_one_that_was_left_alone(runs):
     last = [folder / "checkpoints" / f"global_step_{STEPS}" for folder in runs]
     expected, found = ((folder / "prm" / "bias.json").read_text() for folder in last)
     assert found == expected and json.loads(found)["bias"] != 0
-
-
-PSPO = [
-    *COMMON,
-    "algorithm.adv_estimator=rloo",
-    "actor_rollout_ref.rollout.n=4",
-    # A coefficient that moves far at every step.
-    "algorithm.kl_ctrl.horizon=100",
-    # Two kinds of delimiters, so that also an untrained policy writes steps.
-    'pspo.steps={delimiters: [";","="]}',
-    "pspo.accumulation.single_step=keep",
-    "pspo.judge=false",
-    "step_scorer.dtype=float64",
-]
-
-
-def test_pspo_wrs_ends_as_the_run_that_was_left_alone(tmp_path):
-    harness.write_inputs(tmp_path)
-    overrides = [*PSPO, f"step_scorer.model_path={harness.write_step_rm(tmp_path)}"]
-    runs = harness.run_alone_and_resumed(tmp_path, tmp_path, overrides, SAVED, harness.PSPO)
-    harness.assert_same_end(*runs, range(SAVED + 1, STEPS + 1), STEPS, ("actor",))
-    alone = harness.metrics(runs[0]).values()
-    assert len({values["actor/reward_kl_penalty_coeff"] for values in alone}) == STEPS
-    assert all(values["actor/grad_norm"] > 0 and values["pspo/score"] > 0 for values in alone)

@@ -23,14 +23,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
+from prime_ext import extend
 from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import read_defaults
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight import files as preflight_files
-from prime_ext.preflight.check import check_config, check_files
+from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
@@ -38,7 +40,6 @@ from prime_ext.train import metrics_of_another, preflight
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
-ADDED = ["+pspo=pspo", "+step_scorer=local", "reward.reward_manager.name=pspo_wrs"]
 # Configurations by a short name.
 CONFIGS = {
     "cpu": ("prime_trainer_cpu", ["variant=guarded"]),
@@ -47,7 +48,6 @@ CONFIGS = {
     "paper": ("prime_trainer_cpu", ["variant=paper"]),
     "pspo": ("pspo_trainer_cpu", []),
     "pspo_gpu": ("pspo_trainer", []),
-    "pspo_in_prime": ("prime_trainer_cpu", ADDED),
     "scored": ("prime_trainer_cpu", ["variant=step_scorer"]),
     "scored_gpu": ("prime_trainer", ["variant=step_scorer"]),
 }
@@ -316,8 +316,6 @@ REFUSED = [
     ("gpu", {**EIGHT, "actor_rollout_ref.model.lora_rank": 8}, f"{ROLLOUT}.load_format=dummy leaves the model below a"),
     # arguments of the reward function
     ("cpu", {ARGUMENTS: {"source": {"poems": "math"}}}, f"{ARGUMENTS}.source is not known; known: sources"),
-    ("cpu", {ARGUMENTS: {"modules": "my_module"}}, "modules='my_module' must be a list, as in [my_module]"),
-    ("cpu", {ARGUMENTS: {"modules": ["no_such_module"]}}, f"{ARGUMENTS}.modules: No module named 'no_such_module'"),
     ("cpu", {**FRACTION, "prm.loss": "kto"}, "prm.loss=kto takes 0 and 1 only"),
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold must be"),
@@ -327,13 +325,9 @@ REFUSED = [
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
-    ("pspo_in_prime", {"pspo.judge": False}, None),
+    ("cpu", {"reward.reward_manager.name": "pspo_wrs"}, "pspo_wrs is for --config-name=pspo_trainer"),
     ("pspo_gpu", {"step_scorer.device": "cpu", "step_scorer.actor.num_gpus": 0.5}, "num_gpus=0.5 reserves GPUs"),
-    (
-        "cpu",
-        {"reward.reward_manager.name": "naive_with_step_scores"},
-        "needs the section step_scorer",
-    ),
+    ("cpu", {"reward.reward_manager.name": "naive_with_step_scores"}, "needs the section step_scorer"),
 ]
 
 
@@ -573,6 +567,16 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
     assert not list(tmp_path.iterdir()), "a refused run leaves nothing behind"
 
 
+def test_a_module_of_the_users_that_cannot_be_loaded_and_a_name_that_is_taken(monkeypatch):
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
+    with pytest.raises(
+        SettingsError, match=r"^modules: no_such_module cannot be imported \(ModuleNotFoundError: No mod"
+    ):
+        compose_for_verl("prime_trainer_cpu", ["modules=[no_such_module]"])
+    with pytest.raises(ValueError, match="^'ce' is taken; there are ce, dpo, kto, nca$"):
+        extend.prm_loss("ce")(print)
+
+
 # ---- what settings say of algorithms -------------------------------------------------------------------------------
 
 
@@ -584,7 +588,7 @@ SAID = {
         settings.LOSSES_OF_HARD_LABELS,
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
     ),
-    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *get_args(reward_settings.ProcessEstimator)}, ESTIMATORS),
+    "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
     "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (reward_settings.CREDITS, process_shaping.CREDITS),

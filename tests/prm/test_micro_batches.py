@@ -16,7 +16,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm import bias
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PassCounter, PRMLoss, padded_responses
+from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, padded_responses
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TargetedPolicyLoss
 
 PROMPTS, RESPONSES = [3, 1, 4], [2, 6, 1]
@@ -58,19 +58,6 @@ def test_the_loss_of_the_prm(name, monkeypatch):
         loss, _ = loss_fn(output, data)
         loss.backward(retain_graph=True)
     assert values.grad.shape == values.shape
-
-
-class Model(torch.nn.Linear):
-    def forward(self, input_ids, attention_mask):
-        return {"logits": super().forward(input_ids[..., None].float())}
-
-
-def test_the_counter_of_padded_passes():
-    model = Model(1, 2, device="meta")
-    PassCounter(model)
-    for _ in range(2):
-        ids_BT = torch.zeros(2, 3, dtype=torch.long, device="meta")
-        model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))["logits"].sum().backward()
 
 
 def test_responses_are_those_that_verl_cuts_out():

@@ -4,6 +4,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,20 +150,25 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runs_are_equal_bit_for_bit_however_busy_the_machine_is(tmp_path):
-    environment = {**os.environ, "PYTHON": sys.executable, "STEPS": "2", "PROMPTS": "8", "ROLLOUTS": "4"}
-    ends = []
-    for name, busy in (("alone", 0), ("busy", 1)):
+def test_two_runs_are_equal_bit_for_bit_however_busy_the_machine_is_and_where_one_is_resumed(tmp_path):
+    environment = {**os.environ, "PYTHON": sys.executable, "SAVE_FREQ": "1", "PROMPTS": "8", "ROLLOUTS": "4"}
+    ends, data, sft = [], tmp_path / "data", tmp_path / "sft"
+    write_data(data, train_size=64, val_size=4, test_size=4, sft_size=3000, labeled_size=400)
+    train(data / "sft.parquet", sft, steps=150)
+    for name, busy, starts in (("alone", 0, "2"), ("busy", 1, "12")):
         run = tmp_path / name
+        shutil.copytree(data, run / "data")
+        shutil.copytree(sft, run / "sft")
         # As nice as Ray makes its workers, which would wait for ever otherwise.
         load = [subprocess.Popen(["nice", "-15", sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
         try:
-            write_data(run / "data", train_size=64, val_size=4, test_size=4, sft_size=3000, labeled_size=400)
-            train(run / "data" / "sft.parquet", run / "sft", steps=150)
             train_step_rm(run)
             places = [run, run / "data", run / "sft", run / "step_rm_honest" / "model"]
-            command = ["bash", ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh", *places]
-            subprocess.run(command, env=environment, check=True, timeout=1800)
+            # A coefficient that moves far at every step.
+            penalty = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]
+            command = ["bash", ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh", *places, *penalty]
+            for steps in starts:
+                subprocess.run(command, env=environment | {"STEPS": steps}, check=True, timeout=1800)
         finally:
             for process in load:
                 process.kill()
@@ -171,7 +177,9 @@ def test_two_runs_are_equal_bit_for_bit_however_busy_the_machine_is(tmp_path):
         models = [(run / part / "model.safetensors").read_bytes() for part in ("step_rm_honest/model", "policy")]
         lines = [json.loads(line) for path in (run / "responses").iterdir() for line in path.read_text().splitlines()]
         ends.append((*models, sorted(lines, key=lambda line: (line["uid"], line["rollout"]))))
-        assert read_metrics(run / "metrics.jsonl")[2]["actor/grad_norm"] > 0
+        metrics = read_metrics(run / "metrics.jsonl")
+        assert sorted(metrics) == [1, 2] and metrics[2]["actor/grad_norm"] > 0
+        assert metrics[1]["actor/reward_kl_penalty_coeff"] != metrics[2]["actor/reward_kl_penalty_coeff"]
     lines = ends[0][-1]
     assert [line["global_step"] for line in lines] == 32 * [1] + 32 * [2] and max(line["score"] for line in lines) > 0
     assert ends[0] == ends[1]

@@ -30,7 +30,7 @@ class Shouting:
 @pytest.fixture(autouse=True)
 def user_task(monkeypatch):
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    monkeypatch.setattr(sources, "_tasks", dict(sources._tasks))
+    monkeypatch.setattr(sources, "TASKS", dict(sources.TASKS))
     module._verifiers.cache_clear()
     module._prepare.cache_clear()
     register_task("shouting", Shouting)

@@ -25,7 +25,6 @@ PUT_TOGETHER: Mapping[str, Iterable[str]] = {
     "prm/reward_sum/{}": ("correct", "wrong"),
     "prm/pair_accuracy/{}_update": UPDATES,
     "prm/absolute_accuracy/{}_update": UPDATES,
-    "prm/passes/{}": ("forward", "backward", "reference"),
     "prime/{}/return_std": ("outcome", "process", "outcome_and_process", "turns"),
     "prime/kl/{}": ("prm", "average"),
     "prime/kl/{}_coefficient": ("prm", "average"),

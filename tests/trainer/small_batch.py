@@ -127,12 +127,9 @@ class Case:
 
 
 class GivenPRM(FrozenPRM):
-    """One whose log-probabilities are given, and whose passes are not counted."""
+    """One whose log-probabilities are given."""
 
     noise = 0.0
-
-    def take_pass_counts(self):
-        return {}
 
 
 def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
@@ -142,10 +139,10 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
     return prm.scored(prm.batch_of(rollouts), Scoring(scores, before=scores))
 
 
-def loaded(queue, keys=None, cutter=None, greedy=None, kl_in_reward=False, **changes):
+def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
     """These rollouts with these settings, and the same scores for a rollout wherever it stands in the batch."""
     options, store = settings(**changes), RolloutStore(batch_of(queue, keys))
-    rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter, greedy)
+    rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)
     log_prob_BT = torch.zeros_like(rollouts.mask_BT)
     for row, label in enumerate(rollouts.label_B.tolist()):
         generator = torch.Generator().manual_seed(int(label * 4) + int(rollouts.mask_BT[row].sum()) * 10)

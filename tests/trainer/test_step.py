@@ -145,9 +145,6 @@ class Workers:
     def update_metrics(self):
         return [{"loss": 0.7}]
 
-    def take_pass_counts(self):
-        return [{"forward": 0, "backward": 0}]
-
 
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
     """A PRM whose workers are these, with mini-batches of that many rows."""

@@ -4,7 +4,6 @@
 import math
 import random
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
@@ -20,18 +19,15 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import (
     ACCUMULATIONS,
     OUTCOME_ESTIMATORS,
+    PROCESS_ESTIMATORS,
     REWARD_POSITIONS,
     STEP_SCORES,
-    ProcessEstimator,
-    TurnEstimator,
+    TURN_ESTIMATORS,
 )
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
 from recipes.quickstart.model import build_tokenizer
-
-PROCESS_ESTIMATORS = get_args(ProcessEstimator)
-TURN_ESTIMATORS = get_args(TurnEstimator)
 
 TOKENIZER = build_tokenizer()
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}
@@ -80,7 +76,7 @@ def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
 
 def loaded(queue, batch, options):
     cutter, store = ResponseCutter(options.steps, TOKENIZER) if options.needs_steps else None, RolloutStore(batch)
-    rollouts = load_rollouts(store, options, cutter=cutter, greedy=dict.fromkeys(PROMPTS, 0.5))
+    rollouts = load_rollouts(store, options, cutter=cutter)
     scored = scored_as(rollouts, options, *store.fetch("prm", "reference").values())
     return Case(rollouts, replace(scored, noise=1e-6), options)
 

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of the user's (``modules``), which verl imports in every process. Nothing here imports verl or torch."""
+
+import importlib
+import os
+from collections.abc import Iterable
+
+from prime_ext.config.checks import SettingsError
+
+# verl's; it travels to the workers of a cluster with the rest of the environment.
+VARIABLE = "VERL_USE_EXTERNAL_MODULES"
+PLUGIN = "prime_ext.plugin"
+
+
+def user_modules() -> list[str]:
+    """Return the modules that verl imports beside the plug-in of prime_ext."""
+    named = os.environ.get(VARIABLE, "").split(",")
+    return [module for module in dict.fromkeys(named) if module not in ("", PLUGIN)]
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Import these and those that the environment names, and add them to it, for verl in every process.
+
+    Raises:
+        SettingsError: one cannot be imported.
+    """
+    os.environ[VARIABLE] = ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
+    for module in user_modules():
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise SettingsError(f"modules: {module} cannot be imported ({type(error).__name__}: {error})") from error

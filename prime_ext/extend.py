@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decorators that add to prime_ext from a module of yours, which the key ``modules`` names: docs/how_to/own_data.md.
+
+verl imports the module in every process of a run, and ``prime_ext.train`` before it checks the settings.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from prime_ext.algorithms.estimators import ESTIMATORS, Estimator
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, PRMLossFunction, RowFields, ce_rows
+from prime_ext.algorithms.shaping import SHAPES, ShapeOfLength
+from prime_ext.config import reward_settings, settings
+from prime_ext.verifiers.sources import TASKS, TaskVerifier, register_source
+
+_T = TypeVar("_T")
+_PRMLoss = Callable[..., Any]
+
+
+def estimator(name: str) -> Callable[[Estimator], Estimator]:
+    """Add ``f(source, response_mask_BT, group_B) -> advantage_BT``, for outcomes, process rewards and turns.
+
+    :mod:`prime_ext.algorithms.estimators` says what it is given and what it must return.
+    """
+    lists = (reward_settings.OUTCOME_ESTIMATORS, reward_settings.PROCESS_ESTIMATORS, reward_settings.TURN_ESTIMATORS)
+    return lambda function: _add(ESTIMATORS, name, function, function, lists)
+
+
+def prm_loss(
+    name: str, rows: Callable[..., RowFields] = ce_rows, needs_scores: bool = False, allows_soft_labels: bool = False
+) -> Callable[[_PRMLoss], _PRMLoss]:
+    """Add ``f(log_ratio_BT, mask_BT, rows, beta) -> scalar`` as ``prm.loss``; ``rows`` gives its targets and weights.
+
+    :class:`prime_ext.algorithms.prm_losses.PRMLossFunction` explains the arguments.
+    """
+    lists = [settings.LOSSES]
+    lists += [settings.LOSSES_THAT_NEED_SCORES] if needs_scores else []
+    lists += [] if allows_soft_labels else [settings.LOSSES_OF_HARD_LABELS]
+
+    def add(function: _PRMLoss) -> _PRMLoss:
+        entry = PRMLossFunction(name, rows, function, needs_scores, allows_soft_labels)
+        return _add(PRM_LOSSES, name, entry, function, lists)
+
+    return add
+
+
+def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
+    """Add ``f(steps) -> factor``, of the number of steps of responses, as the ``shaping.name`` of a chain of steps."""
+
+    def add(function: ShapeOfLength) -> ShapeOfLength:
+        shape = lambda score, steps: function(steps)  # noqa: E731
+        return _add(SHAPES, name, shape, function, [reward_settings.SHAPES_WITHOUT_PARAMETERS])
+
+    return add
+
+
+def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], type[TaskVerifier]]:
+    """Add a class of verifiers, which judges rows whose ``data_source`` matches one of these patterns.
+
+    ``await averify(response, gold)`` returns a :class:`prime_ext.verifiers.Verdict`; the arguments of the class are
+    ``reward_kwargs.verifiers.<name>``.
+    """
+
+    def add(kind: type[TaskVerifier]) -> type[TaskVerifier]:
+        _add(TASKS, name, kind, kind, [])
+        for pattern in data_sources:
+            register_source(pattern, name)
+        return kind
+
+    return add
+
+
+def _add(registry: dict[str, Any], name: str, entry: Any, given: _T, lists: Iterable[list[str]]) -> _T:
+    """Put ``entry`` into a registry, and its name into lists of the settings. Raises ValueError: the name is taken."""
+    if name in registry:
+        raise ValueError(f"{name!r} is taken; there are {', '.join(sorted(registry))}")
+    registry[name] = entry
+    for names in lists:
+        names.append(name)
+    return given
