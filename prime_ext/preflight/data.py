@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.preflight.machine import check_amount
+from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.tasks.rl_rows import JudgedRow, NoChatTemplate, PromptRow, count_tokens, load_tokenizer, row_faults
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 
@@ -76,6 +77,8 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
     own = {"chat_template": model.custom_chat_template} if model.get("custom_chat_template") else {}
     tokenizer = load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code, **own)
     options: Any = OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True)
+    if config.actor_rollout_ref.rollout.agent.default_agent_loop in TOOL_LOOPS:
+        options["tools"] = _tool_schemas(config.actor_rollout_ref.rollout.multi_turn)
     overheads: dict[tuple[str, ...], int] = {}
 
     def measure(messages: Any) -> int:
@@ -90,6 +93,17 @@ def _prompt_measure(config: DictConfig) -> Measure | None:
         return count_tokens(tokenizer, messages, **options)
 
     return measure
+
+
+def _tool_schemas(turns: DictConfig) -> list[Any]:
+    """Return what prompts tell of the tools of an agent loop; nothing where another check refuses them."""
+    from verl.tools.tool_registry import load_all_tools
+
+    try:
+        tools = load_all_tools(turns.get("tool_config_path"), turns.get("function_tool_path"))
+    except Exception:
+        return []
+    return [tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for tool in tools]
 
 
 def _check_file(

@@ -347,6 +347,7 @@ def test_values_and_combinations_that_cannot_work(problems_of, name, changes, sa
 
 TEMPLATE_OF_RECIPE = Path(__file__).parents[2] / "recipes" / "pspo_wrs" / "question_answer.jinja"
 OWN_TEMPLATE = {"actor_rollout_ref.model.custom_chat_template": TEMPLATE_OF_RECIPE.read_text().strip()}
+TOLD = {"actor_rollout_ref.model.custom_chat_template": "{% for tool in tools or [] %}a b c {% endfor %}x"}
 DAPO = {"reward.reward_manager.name": "dapo"}
 
 
@@ -405,6 +406,9 @@ FILES = [
         "32 of 32 prompts are longer than data.max_prompt_length=2 (up to 3 tokens)",
     ),
     ("cpu", lambda path: {**long_prompts(path), "data.filter_overlong_prompts": True}, ""),
+    # Tools are told in the prompt.
+    ("cpu", lambda path: {**LOOP, **TOLD, "data.max_prompt_length": 2}, "longer than data.max_prompt_length=2 (up to "),
+    ("cpu", lambda path: {**TOLD, "data.max_prompt_length": 2}, ""),
     ("cpu", lambda path: train_on(path, n_rows=3), "has 3 usable prompts, fewer than data.train_batch_size=16"),
     (
         "cpu",
