@@ -83,10 +83,7 @@ class ServerBackend(Backend):
 
     def problem(self, request: Request) -> str | None:
         # The lengths of prompts are known to the server only.
-        beams, n_new = request.sampling.num_beams, request.sampling.max_new_tokens
-        if beams > 1:
-            return f"servers have no beams (num_beams {beams}); use --backend transformers"
-        context = self._served.get("max_model_len")
+        context, n_new = self._served.get("max_model_len"), request.sampling.max_new_tokens
         if isinstance(context, int) and n_new >= context:
             return (
                 f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self._served['id']}; ask "

@@ -142,7 +142,7 @@ class Prompt:
 class Decoding:
     """Sampling of responses, named as in transformers; ``n`` is the number of responses per problem, ``top_k=0`` all.
 
-    Without ``do_sample`` decoding is greedy, or takes the best beam.
+    Without ``do_sample`` decoding is greedy.
     """
 
     __pydantic_config__ = STRICT
@@ -151,7 +151,6 @@ class Decoding:
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: CountOrZero = 0
-    num_beams: Count = 1
     min_new_tokens: CountOrZero = 0
     max_new_tokens: Count = 512
 
