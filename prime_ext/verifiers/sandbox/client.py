@@ -95,13 +95,12 @@ class ServerProcess(Worker):
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
-        with tempfile.TemporaryDirectory(dir=self.base) as folder:
-            outside = Path(folder, "file")
-            outside.write_text("x")
-            execution = self.run(("probe", marshal.dumps({"outside": str(outside)}), b"", probe.LIMITS))
+        with tempfile.NamedTemporaryFile(dir=self.base) as outside:
+            payload = marshal.dumps({"program": probe.PROGRAM})
+            execution = self.run(("program", payload, outside.name.encode(), probe.LIMITS))
         missing = ["an ordinary program does not run under the protections"]
         if execution.ending is Ending.FINISHED:
-            missing = json.loads(execution.result)
+            missing = execution.stdout.decode().splitlines()
         return Protection(hello["landlock_abi"], [*missing, reason] if missing and reason else missing)
 
     def _spawn(self, connection: int, client: int, program: bytes) -> subprocess.Popen[bytes]:
