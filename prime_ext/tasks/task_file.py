@@ -139,7 +139,7 @@ def _check_grader(task: Task) -> None:
     for number, gold in enumerate(task.gold):
         key = f"gold.{number}"
         _must(grader == "code" or len(gold.columns) == 1, f"{key} of {grader} needs a single column")
-        for name in ("extract", "unit", "tolerance", "corrections"):
+        for name in ("extract", "unit", "corrections"):
             unused = not getattr(gold, name)
             _must(grader == "math" or unused, f"{key}.{name} must be left out: it is for math, not {grader}")
         _must(grader != "code" or not gold.values, f"{key}.values must be left out: the gold of code is its tests")
