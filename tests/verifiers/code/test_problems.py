@@ -71,18 +71,11 @@ def test_the_tests_alone_show_what_is_tested(tests, entry_points):
     assert isinstance(problem, AssertionProblem) and problem.entry_points == entry_points
 
 
-def test_a_script_s_assertions_are_tests_and_keep_what_they_need():
-    script = "s = Solution()\nx = 1\nassert s.f(x) == 1\nx = 2\nassert s.f(x) == 2\n"
-    tests = parse_test_cases({"test": script})
-    assert tests.entry_points == ("Solution",)
-    assert tests.tests == ("s = Solution()\nx = 1\nassert s.f(x) == 1", "x = 2\nassert s.f(x) == 2")
-
-
 def test_an_open_prompt_is_completed():
     for prompt in ("def f(x):\n", 'import math\n\ndef f(x):\n    """Say."""\n', ""):
         cases = {"prompt": prompt, "entry_point": "f", "test": "def check(candidate):\n    assert candidate(1)"}
         tests = parse_test_cases(cases)
-        assert tests.tests == ("check(f)",) and tests.entry_points == ("f",)
+        assert tests.tests == "check(f)" and tests.entry_points == ("f",)
         compile(tests.setup, "setup", "exec")
 
 
