@@ -98,7 +98,7 @@ class Backend:
 
     def problem(self, request: Request) -> str | None:
         """Return in one line why a request cannot be answered, such as a prompt that is too long; None if it can."""
-        raise NotImplementedError
+        return None
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raise ``BackendError`` with the :meth:`problem` of the first request that has one."""

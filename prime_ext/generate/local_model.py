@@ -2,7 +2,6 @@
 """A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a checkpoint of verl."""
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +14,9 @@ from cachetools import LRUCache
 
 from prime_ext.generate.backend import Backend, BackendError, Request, one_line
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
-from prime_ext.utils.files import read_json
 from prime_ext.utils.hub import use_cache_without_hub
 
 EXPORTED = "exported_hf"
-MARK = "prime_ext_export.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
 _SAMPLED_BYTES = 2**20
@@ -74,13 +71,10 @@ def find_model(model: str) -> str:
 
 def _exported(folder: Path) -> Path:
     """Export a checkpoint into its folder, once, and again when its files have changed."""
-    shards = shard_files(folder)
-    files = [*shards, folder / LORA_META, *(folder / "huggingface").iterdir()]
-    state = sorted([str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file())
-    target = folder / EXPORTED
-    if not (target / MARK).is_file() or read_json(target / MARK) != state:
+    shards, target = shard_files(folder), folder / EXPORTED
+    if not target.is_dir() or target.stat().st_mtime < max(file.stat().st_mtime for file in shards):
         print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
-        export(folder, target, files={MARK: json.dumps(state)})
+        export(folder, target)
     return target
 
 

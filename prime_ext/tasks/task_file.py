@@ -60,19 +60,14 @@ def _content(path: Path) -> Any:
         raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _extended(content: Mapping[str, Any], before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Merge a file into the task that it extends, ``source`` key by key; a null removes a key.
-
-    ``before`` are the names on the way, as the other task may extend one itself.
-    """
+def _extended(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a file into the task of the package that it extends, ``source`` key by key; a null removes a key."""
     name = str(content[EXTENDS])
     if name not in task_names():
         raise SettingsError(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
     base = _content(FOLDER / f"{name}.yaml")
-    if name in before:
-        raise SettingsError(f"extends goes round in a circle: {', '.join((*before, name))}")
     if EXTENDS in base:
-        base = _extended(base, (*before, name))
+        base = _extended(base)
     merged = {**base, **content}
     if isinstance(content.get("source"), Mapping):
         merged["source"] = {**base["source"], **content["source"]}

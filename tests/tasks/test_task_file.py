@@ -157,14 +157,6 @@ def test_a_file_may_say_only_in_what_it_differs_from_another(tmp_path):
     assert (task.prompts, task.gold, task.decoding) == (base.prompts, base.gold, base.decoding)
 
 
-def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("prime_ext.tasks.task_file.FOLDER", tmp_path)
-    for name, other in (("mine", "yours"), ("yours", "theirs"), ("theirs", "yours")):
-        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nextends: {other}\n")
-    with pytest.raises(SourceError, match="mine.yaml: extends goes round in a circle: yours, theirs, yours"):
-        load_task("mine")
-
-
 COMPOSED = {"first_of": ["Begin with {{starter}} here.", "Read {{meta.kind}}."]}
 
 
