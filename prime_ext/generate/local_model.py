@@ -104,7 +104,6 @@ class LocalBackend(Backend):
         *,
         dtype: str = "auto",
         max_model_len: int | None = None,
-        chat_template: Path | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -115,8 +114,6 @@ class LocalBackend(Backend):
         self.name, self.path = model, find_model(model)
         use_cache_without_hub(self.path)
         self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-        with loading(f"--chat-template {chat_template}"):
-            self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         with loading(self.path):
             self.config = AutoConfig.from_pretrained(self.path, **self.hub)
             self.tokenizer = AutoTokenizer.from_pretrained(self.path, **self.hub)
@@ -130,22 +127,17 @@ class LocalBackend(Backend):
         known = {"backend": self.kind, "model": self.name, "revision": revision}
         if Path(self.path).is_dir():
             known["weights"] = weights_digest(Path(self.path))
-        known |= {"dtype": self.dtype, "context": self.context}
-        if self.chat_template is not None:
-            known["chat_template_sha256"] = hashlib.sha256(self.chat_template.encode()).hexdigest()[:16]
-        return known
+        return known | {"dtype": self.dtype, "context": self.context}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
         """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no fitting template."""
         if isinstance(prompt, str):
             return prompt
-        if self.chat_template is None and not self.tokenizer.chat_template:
-            hint = "give one with --chat-template FILE, or use a raw prompt"
-            raise BackendError(f"{self.name} has no chat template; {hint}")
+        if not self.tokenizer.chat_template:
+            raise BackendError(f"{self.name} has no chat template; save one with its tokenizer, or use a raw prompt")
         chat = [dict(message) for message in prompt]
-        options = {"chat_template": self.chat_template, "tokenize": False, "add_generation_prompt": True}
         try:
-            return str(self.tokenizer.apply_chat_template(chat, **options))
+            return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
 

@@ -168,7 +168,7 @@ def test_flags_that_do_not_fit_together_are_one_line():
     for words, message in (
         ("--backend server --model m", "--base-url"),
         ("--backend vllm", "--model"),
-        ("--backend server --base-url http://h --chat-template f", "--chat-template means nothing to --backend server"),
+        ("--backend server --base-url http://h --revision f", "--revision means nothing to --backend server"),
         ("--backend vllm --model m --data-parallel 0", "--data-parallel 0"),
         ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is no URL"),
         ("--backend server --model m --base-url http://me:secret@h", "holds a user name or password"),
