@@ -123,7 +123,6 @@ def _changed(path, value, name):
         ("awpnli", "prompts/default/user", "{{premise}}", "prompts.default shows {{premise}}, which is no field"),
         ("awpnli", "prompts/default/user", "Decide.", "prompts.default.user shows no field; write e.g. {{statement1}}"),
         ("awpnli", "decoding/greedy/temperature", 0.3, "decoding.greedy.temperature has no effect without do_sample"),
-        ("awpnli", "decoding/paper/min_new_tokens", 600, "decoding.paper.min_new_tokens must be at most"),
         ("awpnli", "metrics", ["f1"], "metrics has 'f1', which is none of accuracy, micro_f1, macro_f1"),
         ("math500", "metrics", ["macro_f1"], "metrics has 'macro_f1', which is for multiple choice, not math"),
         ("math500", "metrics", ["pass@32"], "metrics has 'pass@32', but no decoding has n of 32 or more"),
