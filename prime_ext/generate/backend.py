@@ -18,9 +18,9 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a response is made; it ends at the texts of ``stop``, which are not part of it. ``top_k`` 0 means all tokens.
+    """How a response is made; it ends at the texts of ``stop``, which are not part of it.
 
-    Temperature 0 is greedy.
+    Temperature 0 is greedy, and ``top_k`` 0 means all tokens.
     """
 
     temperature: float = 0.0

@@ -35,7 +35,9 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     entry_point = test_cases.get("entry_point")
     tree = _parse(test)
     if not isinstance(entry_point, str):
-        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+        # An assertion in a function that nothing calls tests nothing.
+        statements = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        asserts = any(isinstance(part, ast.Assert) for node in statements for part in ast.walk(node))
         return AssertionProblem("", test if asserts else "", _entry_points([test]) if asserts else ())
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
         raise MalformedTests("the test defines no check(candidate)")
@@ -57,7 +59,7 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     entry_point = test_cases.get("entry_point")
     # It may use classes of the solution, so it runs in front of the first test.
     if tests and (preparation := test_cases.get("test_setup_code")):
-        tests[:1] = [f"{preparation}\n{tests[0]}"]
+        tests = [f"{preparation}\n{tests[0]}", *tests[1:]]
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
     return AssertionProblem(setup, "\n".join(tests), names)
 

@@ -39,7 +39,7 @@ def test_calls_with_json_lines_or_lists_of_arguments(inputs, outputs, tests):
 @pytest.mark.parametrize(
     "cases, message",
     [
-        ({"test": "x = 1\ndef f(): pass\nf(g())"}, "no test"),
+        ({"test": "x = 1\ndef f(): assert x\nf(g())"}, "no test"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
         ({"inputs": [1], "outputs": ["1"]}, "int instead of text"),
         ({"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}, "no JSON"),
