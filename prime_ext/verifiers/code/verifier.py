@@ -47,7 +47,7 @@ class CodeVerifier:
 
     Args:
         sandbox: runs the programs; None: a new one with these limits (``SandboxUnavailable``).
-        limits: limits of each test; tests that are code are one.
+        limits: limits of each test; tests that are code are one, with twice the time.
         seconds_per_problem: most seconds of execution of all tests of a problem; those cut off fail with ``timeout``.
     """
 
@@ -140,7 +140,7 @@ class CodeVerifier:
             "entry_points": list(problem.entry_points),
             "nonce": nonce,
         }
-        limits = replace(self.limits, seconds=min(self.limits.seconds, self.seconds_per_problem))
+        limits = replace(self.limits, seconds=min(2 * self.limits.seconds, self.seconds_per_problem))
         execution = await self._run("tests", payload, b"", limits)
         if execution.ending is not Ending.FINISHED:
             return _fault(execution)
