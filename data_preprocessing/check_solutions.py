@@ -5,6 +5,7 @@ The programs are as hostile as any text of the internet: they run in the sandbox
 Verdicts are kept in a file, so that an interrupted run continues.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,12 +102,16 @@ class CheckSolutions(Stage):
         limits = {name: value for name, value in asdict(self).items() if name in LIMITS}
         keys = [hashlib.sha256(json.dumps([pair, limits]).encode()).hexdigest() for pair in pairs]
         new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in store.rows}
-        waiting = [(key, verifier().submit_program(*pair)) for key, pair in new.items()]
-        for key, future in show_progress(waiting, "programs"):
-            verdict = future.result()
-            detail = replace_half_characters(verdict.detail)
-            failed = verdict.grader_failure
-            store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": failed})
+
+        async def judge_new() -> None:
+            waiting = {key: asyncio.create_task(verifier().averify_program(*pair)) for key, pair in new.items()}
+            for key, task in show_progress(list(waiting.items()), "programs"):
+                verdict = await task
+                detail = replace_half_characters(verdict.detail)
+                failed = verdict.grader_failure
+                store.append({"key": key, "outcome": verdict.outcome, "detail": detail, "grader_failure": failed})
+
+        asyncio.run(judge_new())
         return [store.rows[key] for key in keys]
 
     def _start(self, stack: ExitStack) -> CodeVerifier:

@@ -62,7 +62,6 @@ class Planned:
             temperature=self.decoding.temperature if self.decoding.do_sample else 0.0,
             top_p=self.decoding.top_p,
             top_k=self.decoding.top_k,
-            num_beams=self.decoding.num_beams,
             min_new_tokens=self.decoding.min_new_tokens,
             max_new_tokens=self.decoding.max_new_tokens,
             stop=self.stop,
@@ -139,7 +138,7 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
 
 def changes_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line changes of the decodings, by the names of :class:`Decoding`."""
-    names = ("n", "temperature", "top_p", "top_k", "num_beams", "min_new_tokens", "max_new_tokens")
+    names = ("n", "temperature", "top_p", "top_k", "min_new_tokens", "max_new_tokens")
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 

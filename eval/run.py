@@ -93,7 +93,6 @@ def parser() -> argparse.ArgumentParser:
     add("--temperature", type=_number(float, 0, 100, "from 0 to 100"), help="0 is greedy")
     add("--top-p", type=_number(float, 1e-6, 1, "above 0 and at most 1"))
     add("--top-k", type=_WHOLE, help="0 for all tokens")
-    add("--num-beams", type=_COUNT)
     add("--min-new-tokens", type=_WHOLE)
     add("--max-new-tokens", type=_COUNT)
     add("--stop", action="append", default=[], metavar="TEXT", help="a response ends there; repeatable")

@@ -48,7 +48,7 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
             "groups": dict(problem.groups),
             "prompt": planned.shown[name],
             "gold": problem.gold,
-            "options": planned.task.grader_options(problem),
+            "options": planned.task.grader_options(),
         }
         for name, problem in planned.problems.items()
     ]

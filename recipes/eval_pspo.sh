@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts and decoding of its released code.
+# Evaluate a model on the six numeric sets of PSPO (arXiv 2411.11681), with the prompts of its released code.
 #
 #   bash recipes/eval_pspo.sh MODEL [options of eval.run ...]
 #   DATA=FOLDER bash recipes/eval_pspo.sh outputs/pspo_wrs/ppo_weibull/hf
 #   DECODING=recommended BACKEND=vllm bash recipes/eval_pspo.sh MODEL
 #
-# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5 beams,
-# one prompt at a time, which only transformers does and which is slow; of its two scripts the other one does not sample
-# (--decoding paper_pipeline). DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors
-# of PRIME advise; vLLM can make those. The scores of the published table are micro-F1, which here is the accuracy.
+# MODEL is a hub id, a Hugging Face folder or a verl checkpoint. The released code samples with 5 beams; here one response
+# is sampled. DECODING=recommended are 16 responses at temperature 0.3 and top-p 0.95, what the authors of PRIME advise.
+# The scores of the published table are micro-F1, which here is the accuracy.
 # The test rows of the paper are not public: EQUATE and Quantitative-101 are evaluated instead, and published numbers are
 # beside ours for orientation only (docs/reference/numeric_reasoning.md). After an interruption the same command goes on.
 #
@@ -23,7 +22,7 @@ MODEL=$1
 shift
 
 TASKS=${TASKS:-awpnli,newsnli,redditnli,rte_quant,stresstest,qqa}
-# transformers, vllm (no beams) or server (no beams).
+# transformers, vllm or server.
 BACKEND=${BACKEND:-transformers}
 # default (the task's own), none, actions (PRIME's) or a text file.
 SYSTEM_PROMPT=${SYSTEM_PROMPT:-default}

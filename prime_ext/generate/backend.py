@@ -18,15 +18,14 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a response is made; it ends at the texts of ``stop``, which are not part of it. ``top_k`` 0 means all tokens.
+    """How a response is made; it ends at the texts of ``stop``, which are not part of it.
 
-    Temperature 0 is greedy, or the best beam; beams with a temperature are sampled, as transformers does it.
+    Temperature 0 is greedy, and ``top_k`` 0 means all tokens.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    num_beams: int = 1
     min_new_tokens: int = 0
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
@@ -98,8 +97,8 @@ class Backend:
         raise NotImplementedError
 
     def problem(self, request: Request) -> str | None:
-        """Return in one line why a request cannot be answered, such as beams where there are none; None if it can."""
-        raise NotImplementedError
+        """Return in one line why a request cannot be answered, such as a prompt that is too long; None if it can."""
+        return None
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raise ``BackendError`` with the :meth:`problem` of the first request that has one."""

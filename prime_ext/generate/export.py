@@ -161,9 +161,7 @@ def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, s
             write_text(temporary / name, text)
 
 
-def export(
-    folder: Path, output: Path, dtype: torch.dtype | None = None, files: Mapping[str, str] | None = None
-) -> None:
+def export(folder: Path, output: Path, dtype: torch.dtype | None = None) -> None:
     """Write ``prm`` or ``actor`` of a step as a Hugging Face folder, over an older one; a PRM with its description.
 
     Raises ``BackendError``, and writes nothing, if the checkpoint is not complete or does not fit its configuration.
@@ -182,7 +180,7 @@ def export(
         description = prm_description(read_json(folder.parent / FILE), bias, output)
         described[FILE] = json.dumps(description, indent=2) + "\n"
     tokenizer = AutoTokenizer.from_pretrained(ready)
-    write_folder(output, model.to(dtype) if dtype else model, tokenizer, {**described, **(files or {})})
+    write_folder(output, model.to(dtype) if dtype else model, tokenizer, described)
 
 
 @command("prime_ext.generate.export")

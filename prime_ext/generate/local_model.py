@@ -2,7 +2,6 @@
 """A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a checkpoint of verl."""
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +14,9 @@ from cachetools import LRUCache
 
 from prime_ext.generate.backend import Backend, BackendError, Request, one_line
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
-from prime_ext.utils.files import read_json
 from prime_ext.utils.hub import use_cache_without_hub
 
 EXPORTED = "exported_hf"
-MARK = "prime_ext_export.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
 _SAMPLED_BYTES = 2**20
@@ -74,13 +71,10 @@ def find_model(model: str) -> str:
 
 def _exported(folder: Path) -> Path:
     """Export a checkpoint into its folder, once, and again when its files have changed."""
-    shards = shard_files(folder)
-    files = [*shards, folder / LORA_META, *(folder / "huggingface").iterdir()]
-    state = sorted([str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file())
-    target = folder / EXPORTED
-    if not (target / MARK).is_file() or read_json(target / MARK) != state:
+    shards, target = shard_files(folder), folder / EXPORTED
+    if not target.is_dir() or target.stat().st_mtime < max(file.stat().st_mtime for file in shards):
         print(f"exporting {folder} ({len(shards)} shards) to {target}", file=sys.stderr, flush=True)
-        export(folder, target, files={MARK: json.dumps(state)})
+        export(folder, target)
     return target
 
 
@@ -110,7 +104,6 @@ class LocalBackend(Backend):
         *,
         dtype: str = "auto",
         max_model_len: int | None = None,
-        chat_template: Path | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -121,8 +114,6 @@ class LocalBackend(Backend):
         self.name, self.path = model, find_model(model)
         use_cache_without_hub(self.path)
         self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-        with loading(f"--chat-template {chat_template}"):
-            self.chat_template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         with loading(self.path):
             self.config = AutoConfig.from_pretrained(self.path, **self.hub)
             self.tokenizer = AutoTokenizer.from_pretrained(self.path, **self.hub)
@@ -136,22 +127,17 @@ class LocalBackend(Backend):
         known = {"backend": self.kind, "model": self.name, "revision": revision}
         if Path(self.path).is_dir():
             known["weights"] = weights_digest(Path(self.path))
-        known |= {"dtype": self.dtype, "context": self.context}
-        if self.chat_template is not None:
-            known["chat_template_sha256"] = hashlib.sha256(self.chat_template.encode()).hexdigest()[:16]
-        return known
+        return known | {"dtype": self.dtype, "context": self.context}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:
         """Return the prompt less what a tokenizer puts before a text. Raises ``BackendError``: no fitting template."""
         if isinstance(prompt, str):
             return prompt
-        if self.chat_template is None and not self.tokenizer.chat_template:
-            hint = "give one with --chat-template FILE, or use a raw prompt"
-            raise BackendError(f"{self.name} has no chat template; {hint}")
+        if not self.tokenizer.chat_template:
+            raise BackendError(f"{self.name} has no chat template; save one with its tokenizer, or use a raw prompt")
         chat = [dict(message) for message in prompt]
-        options = {"chat_template": self.chat_template, "tokenize": False, "add_generation_prompt": True}
         try:
-            return str(self.tokenizer.apply_chat_template(chat, **options))
+            return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
 

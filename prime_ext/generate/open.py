@@ -3,14 +3,13 @@
 
 import argparse
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 from prime_ext.generate.backend import Backend, BackendError
 
 KINDS = ("vllm", "transformers", "server")
 _LOCAL, _SERVER = ("vllm", "transformers"), ("server",)
-_INTEGER, _NUMBER, _FILE = {"type": int}, {"type": float}, {"type": Path}
+_INTEGER, _NUMBER = {"type": int}, {"type": float}
 _DTYPES = {"choices": ("auto", "float32", "bfloat16", "float16", "float64")}
 # By name of the argument: the backends that read it, its help, and argparse's options.
 _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
@@ -26,7 +25,6 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "gpu_memory_utilization": (("vllm",), "share of a device's memory (default: 0.9)", _NUMBER),
     "max_model_len": (_LOCAL, "longest prompt and response (default: the model's context)", _INTEGER),
     "batch_size": (_LOCAL, "responses made at a time (default: 64, tiny models 512, vLLM's own)", _INTEGER),
-    "chat_template": (_LOCAL, "file with a Jinja chat template instead of the model's", _FILE),
     "revision": (_LOCAL, "commit, branch or tag of a model on the hub", {}),
     "trust_remote_code": (_LOCAL, "run model code that comes with the model", {"action": "store_true"}),
 }

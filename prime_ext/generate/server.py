@@ -81,19 +81,6 @@ class ServerBackend(Backend):
         _ = self._served
         super().check(requests)
 
-    def problem(self, request: Request) -> str | None:
-        # The lengths of prompts are known to the server only.
-        beams, n_new = request.sampling.num_beams, request.sampling.max_new_tokens
-        if beams > 1:
-            return f"servers have no beams (num_beams {beams}); use --backend transformers"
-        context = self._served.get("max_model_len")
-        if isinstance(context, int) and n_new >= context:
-            return (
-                f"{n_new} new tokens leave no room for a prompt in the {context} tokens of {self._served['id']}; ask "
-                "for fewer, or start the server with a larger context"
-            )
-        return None
-
     def shown(self, request: Request) -> str:
         if isinstance(request.prompt, str):
             return request.prompt

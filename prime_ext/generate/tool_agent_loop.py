@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 from verl.experimental.agent_loop.agent_loop import register
-from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
 
@@ -29,8 +29,8 @@ LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
 # Calls, and those that named no tool, whose arguments are not JSON, whose tool raised an error or did not answer in
-# time; answers that were cut, and cleaned; beginnings of a call that are none, and do not count as calls.
-COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned", "unreadable")
+# time; answers that were cut, and cleaned.
+COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
 MOST_HANGING = 8
@@ -111,17 +111,6 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     def __init__(self, *args: Any, tool_timeout_seconds: float = 60.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seconds = tool_timeout_seconds
-
-    async def _handle_generating_state(self, agent_data: AgentData, *args: Any, **kwargs: Any) -> AgentState:
-        parsed = agent_data.tool_calls = []
-        state = await super()._handle_generating_state(agent_data, *args, **kwargs)
-        begins = getattr(self.tool_parser, "tool_call_start_token", None)
-        # Another list: verl searched the turn for calls, and did not cut it off before.
-        if begins and agent_data.tool_calls is not parsed:
-            begun = self.tokenizer.decode(agent_data.response_ids).count(begins)
-            if begun > len(agent_data.tool_calls):
-                _counts(agent_data)["unreadable"] += begun - len(agent_data.tool_calls)
-        return state
 
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData

@@ -63,12 +63,6 @@ class VLLMBackend(LocalBackend):
     def description(self) -> dict[str, Any]:
         return super().description() | {"tensor_parallel": self.arguments["tensor_parallel_size"]}
 
-    def problem(self, request: Request) -> str | None:
-        beams = request.sampling.num_beams
-        if beams > 1:
-            return f"--backend vllm has no beams (num_beams {beams}); use --backend transformers"
-        return super().problem(request)
-
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         yield from stream(self._start(), partial(self._answer_all, requests))
 

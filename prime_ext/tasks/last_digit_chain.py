@@ -5,10 +5,6 @@ A prompt is a start digit and 4 to 7 operations, applied from left to right (no 
 ``3*9+6*7?``. The response shows every step and boxes the last value: ``3*9=7;7+6=3;3*7=1;\boxed{1}``. Operations are
 ``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9: all are invertible modulo 10, so that only a second wrong step can
 cancel one.
-
-The warm start imitates noisy demonstrators. Every fact ``a op b`` has a probability of error, drawn from a Beta
-distribution with the wanted mean, and one fixed wrong result, from which the demonstrator goes on. A model trained on
-this has systematic misconceptions, which reinforcement learning can mend.
 """
 
 import hashlib
@@ -17,7 +13,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from prime_ext.verifiers.math import MathVerifier
 
@@ -34,7 +30,6 @@ MISCONCEPTION_CONCENTRATION = 2.4
 
 _PROMPT = re.compile(r"(\d)((?:[+\-*]\d)+)\?")
 _OPERATION = re.compile(r"([+\-*])(\d)")
-_STEP = re.compile(r"(\d)([+\-*])(\d)=(\d)")
 
 _verifier = MathVerifier()
 
@@ -109,77 +104,6 @@ def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence
         if split_of(problem.prompt) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
-
-
-class Misconception(NamedTuple):
-    """A fact that a demonstrator sometimes gets wrong."""
-
-    error_probability: float
-    wrong_result: int
-
-
-def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, int], Misconception]:
-    """Draw a misconception for each fact ``(value, operator, operand)``, uniform over the nine wrong results."""
-    rng = random.Random(seed)
-    table = {}
-    for value in range(10):
-        for operator, operands in OPERANDS.items():
-            for operand in operands:
-                probability = error_probability(mean_error, rng)
-                wrong = (apply_operation(value, operator, operand) + rng.randint(1, 9)) % 10
-                table[value, operator, operand] = Misconception(probability, wrong)
-    return table
-
-
-def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], rng: random.Random) -> str:
-    """Write the response of a noisy demonstrator, who goes on from a wrong value."""
-    value, parts = problem.start, []
-    for operator, operand in problem.operations:
-        fact = misconceptions[value, operator, operand]
-        wrong = rng.random() < fact.error_probability
-        result = fact.wrong_result if wrong else apply_operation(value, operator, operand)
-        parts.append(f"{value}{operator}{operand}={result};")
-        value = result
-    return f"{''.join(parts)}\\boxed{{{value}}}"
-
-
-def solve(problem: Problem) -> str:
-    return demonstrate(problem, draw_misconceptions(0.0, seed=0), random.Random(0))
-
-
-@dataclass(frozen=True)
-class StepCheck:
-    """One visible step and its correctness."""
-
-    text: str  # without ;
-    start: int  # offset of the first character in the response
-    result: int | None  # offset of the result digit, None if the step is not of the form a op b = c
-    follows_prompt: bool  # starts from the value stated before, right or wrong, and applies the next operation
-    arithmetic_right: bool  # a op b = c is true modulo 10
-
-    @property
-    def locally_right(self) -> bool:
-        """Return whether the step is right, even if an earlier one was not."""
-        return self.follows_prompt and self.arithmetic_right
-
-
-def check_steps(prompt: str, response: str) -> list[StepCheck]:
-    """Check each step, a piece of the response that ends in ``;``, for local correctness."""
-    problem = parse_prompt(prompt)
-    checks: list[StepCheck] = []
-    offset, value = 0, problem.start
-    for index, text in enumerate(response.split(";")[:-1]):
-        match = _STEP.fullmatch(text)
-        result, follows, right = None, False, False
-        if match is not None:
-            left, operator, operand, stated = int(match[1]), match[2], int(match[3]), int(match[4])
-            is_next = index < len(problem.operations) and problem.operations[index] == (operator, operand)
-            result, follows = offset + match.start(4), is_next and left == value
-            right = apply_operation(left, operator, operand) == stated
-            value = stated
-        checks.append(StepCheck(text, offset, result, follows_prompt=follows, arithmetic_right=right))
-        offset += len(text) + 1
-    return checks
 
 
 def outcome_reward(response: str, ground_truth: str) -> float:

@@ -17,7 +17,6 @@ from prime_ext.tasks.counted_tool import CountedTool, schema_of
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
-_LIMITS = ("seconds", "memory_bytes", "output_bytes")
 
 SCHEMA = schema_of(
     "python",
@@ -28,23 +27,23 @@ SCHEMA = schema_of(
 
 
 @functools.cache
-def _sandbox(workers: int) -> Sandbox:
-    return Sandbox(workers=workers)
+def _sandbox() -> Sandbox:
+    # There is one in every process of verl's agent loop.
+    return Sandbox(workers=2)
 
 
 class PythonTool(CountedTool):
     """``python(code)``. The answer is the output of the program, and its error.
 
-    ``config`` may have ``rewards``, ``seconds``, ``memory_bytes`` and ``output_bytes`` (limits of a run), and
-    ``workers``: runs at a time in a process of verl's agent loop (2). ``ValueError``: a wrong outcome or limit.
+    ``config`` may have ``rewards``, and ``seconds`` (10) that a run may take. ``ValueError``: a wrong outcome or limit.
     """
 
     schema, known_outcomes = SCHEMA, OUTCOMES
 
     def __init__(self, config: Mapping[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None):
         super().__init__(config, tool_schema)
-        self._limits = Limits(**{name: config[name] for name in _LIMITS if name in config})
-        self._sandbox = _sandbox(int(config.get("workers", 2)))
+        self._limits = Limits(seconds=config.get("seconds", 10.0))
+        self._sandbox = _sandbox()
 
     async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
         execution = await asyncio.wrap_future(self._sandbox.submit(text, limits=self._limits))

@@ -17,7 +17,6 @@ from prime_ext.tasks.cells import Columns, Shown, cell, filled, has, held, text_
 from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
-from prime_ext.verifiers.math.verifier import read_tolerance
 from prime_ext.verifiers.sources import source_of
 
 # A split of a source; "all" where its authors made none.
@@ -78,27 +77,16 @@ class Gold:
     values: Mapping[AnyCase, Answer] = field(default_factory=dict)  # answer by text of the column, if that is a label
     extract: Style = ""  # for a column with a complete solution
     unit: Text = ""  # column with the unit, which a response may leave out
-    tolerance: Text = ""  # column with the largest distance of a number from the answer
     corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
 
-    def read(self, row: Mapping[str, Any], as_tests: bool) -> tuple[str, dict[str, str]]:
-        """Return the gold answer of a row that has the columns, and options of the verifier.
+    def read(self, row: Mapping[str, Any], as_tests: bool) -> str:
+        """Return the gold answer of a row that has the columns; with ``as_tests`` they are tests of programs.
 
-        With ``as_tests`` the columns are tests of programs. ``BadRow``: no answer in the columns, or no tolerance.
+        ``BadRow``: no answer in the columns.
         """
         if as_tests:
-            return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True), {}
+            return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True)
         (column,) = self.columns
-        options = {}
-        if self.tolerance and cell(row, self.tolerance) is not None:
-            options["tolerance"] = text_of_cell(cell(row, self.tolerance), self.tolerance)
-            try:
-                read_tolerance(options["tolerance"])
-            except ValueError as error:
-                raise BadRow(f"{self.tolerance}: {error}") from error
-        return self._answer(row, column), options
-
-    def _answer(self, row: Mapping[str, Any], column: str) -> str:
         value = cell(row, column)
         if isinstance(value, list):
             # All of several answers are wanted.
@@ -142,7 +130,7 @@ class Prompt:
 class Decoding:
     """Sampling of responses, named as in transformers; ``n`` is the number of responses per problem, ``top_k=0`` all.
 
-    Without ``do_sample`` decoding is greedy, or takes the best beam.
+    Without ``do_sample`` decoding is greedy.
     """
 
     __pydantic_config__ = STRICT
@@ -151,7 +139,6 @@ class Decoding:
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: CountOrZero = 0
-    num_beams: Count = 1
     min_new_tokens: CountOrZero = 0
     max_new_tokens: Count = 512
 
@@ -164,7 +151,6 @@ class Problem:
     gold: str  # reward_model.ground_truth of verl's schema
     id: str = ""  # name in the source; empty if it has none
     groups: Mapping[str, str] = field(default_factory=dict)  # subject, level and so on, which break results down
-    options: Mapping[str, str] = field(default_factory=dict)  # of the verifier, for this problem alone
 
 
 @dataclass(frozen=True)
@@ -209,14 +195,13 @@ class Task:
         """Return the task of the verifier: math, code or choice."""
         return source_of(self.data_source).task
 
-    def grader_options(self, problem: Problem | None = None) -> dict[str, Any]:
-        own = dict(problem.options) if problem else {}
+    def grader_options(self) -> dict[str, Any]:
         if self.option_names:
-            return {"names": self.option_names, **own}
+            return {"names": self.option_names}
         if self.n_options:
-            return {"n_options": self.n_options, **own}
+            return {"n_options": self.n_options}
         extraction = {"extraction": self.extraction} if self.extraction else {}
-        return {**source_of(self.data_source).options, **extraction, **self.limits, **own}
+        return {**source_of(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
         """Read a row of the source. ``BadRow``: a column is missing or empty, or there is no gold answer."""
@@ -225,13 +210,11 @@ class Task:
         if way is None:
             wanted = " or ".join("+".join(way.columns) for way in self.gold)
             raise BadRow(f"no column {wanted}; {held(row)}")
-        gold, options = way.read(row, as_tests=self.grader == "code")
         return Problem(
             fields=fields,
-            gold=gold,
+            gold=way.read(row, as_tests=self.grader == "code"),
             id=self.id.read(row) if self.id else "",
             groups={name: column.read(row) for name, column in self.groups.items()},
-            options=options,
         )
 
     def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:

@@ -31,16 +31,15 @@ from typing import NamedTuple
 from prime_ext.step_rm.splitting import split_steps
 from prime_ext.tasks.last_digit_chain import (
     SPLITS,
-    Misconception,
     Problem,
     apply_operation,
-    draw_misconceptions,
     parse_prompt,
     split_of,
 )
 from prime_ext.utils.files import write_json_lines
 from recipes.command_line import read_options
 from recipes.quickstart.data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
+from recipes.quickstart.demonstrators import Misconception, draw_misconceptions
 
 # Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
 OPERATIONS = (3, 4, 5)

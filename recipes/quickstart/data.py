@@ -19,6 +19,7 @@ from prime_ext.tasks import last_digit_chain as task
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.files import atomic_path, write_json
 from recipes.command_line import read_options
+from recipes.quickstart import demonstrators
 
 MISCONCEPTION_SEED = 123
 
@@ -39,10 +40,10 @@ def conversation(problem: Any, *replies: Mapping[str, str]) -> dict[str, list]:
 
 def sft_rows(problems: Sequence[task.Problem], mean_error: float, seed: int) -> list[dict]:
     """Return noisy demonstrations."""
-    misconceptions = task.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
+    misconceptions = demonstrators.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")
     return [
-        conversation(problem, {"role": "assistant", "content": task.demonstrate(problem, misconceptions, rng)})
+        conversation(problem, {"role": "assistant", "content": demonstrators.demonstrate(problem, misconceptions, rng)})
         for problem in problems
     ]
 

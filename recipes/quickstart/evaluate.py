@@ -26,6 +26,7 @@ from prime_ext.generate.local_model import find_model
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_json
 from recipes.command_line import read_options
+from recipes.quickstart import demonstrators
 
 MAX_RESPONSE_LENGTH = 48
 BATCH_SIZE = 500
@@ -117,11 +118,13 @@ def accuracy(right: Sequence[bool]) -> dict[str, Any]:
 def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
-    ``steps_right`` is the fraction of locally right steps (see ``task.check_steps``) among the steps shown.
+    ``steps_right`` is the fraction of locally right steps (see ``demonstrators.check_steps``) among the steps shown.
     """
     both = list(zip(problems, responses, strict=True))
     right = [task.outcome_reward(response.text, problem.ground_truth) == 1.0 for problem, response in both]
-    checks = [c.locally_right for problem, response in both for c in task.check_steps(problem.prompt, response.text)]
+    checks = [
+        c.locally_right for problem, response in both for c in demonstrators.check_steps(problem.prompt, response.text)
+    ]
     return {
         **accuracy(right),
         "steps_right": sum(checks) / len(checks) if checks else 0.0,
@@ -183,7 +186,7 @@ def score_response(
     names = tokenizer.convert_ids_to_tokens(response.token_ids)
     # Special tokens have no text of their own in the response; <eos> is shown under its name.
     token_at = [index for index, name in enumerate(names) if name not in tokenizer.all_special_tokens for _ in name]
-    checks = task.check_steps(problem.prompt, response.text)
+    checks = demonstrators.check_steps(problem.prompt, response.text)
     right = {token_at[check.result]: check.locally_right for check in checks if check.result is not None}
     wrong = {
         place

@@ -23,6 +23,7 @@ from prime_ext.utils.files import atomic_path, write_json_lines
 from recipes.agent.task import build_tokenizer as build_agent_tokenizer
 from recipes.pspo_wrs.data import generate_problems, labeled_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
+from recipes.quickstart import demonstrators
 from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
 from recipes.quickstart.model import build_model, build_tokenizer
 from recipes.smoke.verifier import DATA_SOURCE
@@ -113,7 +114,7 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
     for split, size in {"train": 4, "val": 2}.items():
         rows: list[dict[str, Any]] = []
         for problem in task.generate_problems(split, size, seed=0):
-            right = task.solve(problem).split(";")
+            right = demonstrators.solve(problem).split(";")
             other = [*right[:-1], f"\\boxed{{{(problem.answer + 1) % 10}}}"]
             for steps, wrong in ((right, -1), (other, len(right) - 1)):
                 labeled_steps = {"steps": steps, "label": wrong}

@@ -88,7 +88,7 @@ def test_votes_and_selection_keep_what_a_model_can_solve(problems, tmp_path, cap
     assert capsys.readouterr().err.splitlines()[-1].startswith("selection: nothing is left")
 
 
-def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path, monkeypatch):
+def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is_removed(tmp_path, monkeypatch, capsys):
     model = save_llama(tmp_path / "model", max_positions=1024)
     texts = ["Long? " * 200 if index == 7 else f"Problem {index}?" for index in range(ROWS)]
     source = tmp_path / "train.jsonl"
@@ -103,6 +103,9 @@ def test_a_local_model_is_asked_the_parts_change_nothing_and_what_is_too_long_is
     assert all(row["extra_info"]["votes"][0]["solutions"] == 2 for row in rows)
     assert read_json(tmp_path / "a" / "report.json")["sources"][0]["removed"] == {"refused": 1}
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    words = ["--input", source, "--output-dir", tmp_path / "c", *backend, "--max-new-tokens", 1024]
+    assert validate_votes.main([str(word) for word in words]) == 2
+    assert "the model takes none of" in capsys.readouterr().err
 
 
 def test_a_finished_answer_is_never_asked_for_twice(problems, tmp_path):
@@ -152,13 +155,12 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
         (("--model", "other"), "does not serve 'other'"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
-        (("--max-new-tokens", 100), "takes none of"),
         (("--input", "missing.parquet"), "missing.parquet"),
     ],
 )
 def test_mistakes_are_one_line(problems, tmp_path, capsys, more, message):
     more = [str(word).replace("IN/..", str(problems.parent)).replace("IN", str(problems)) for word in more]
-    with ScriptedServer(right_or_wrong, max_model_len=100) as server:
+    with ScriptedServer(right_or_wrong) as server:
         words = server_words(problems, tmp_path / "out", server, "--max-new-tokens", 50, *more)
         assert validate_votes.main(words) == 2
         assert not server.requests

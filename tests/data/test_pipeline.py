@@ -262,7 +262,7 @@ def test_code_rows_are_those_that_a_reference_program_passes(tmp_path, monkeypat
     # Verdicts are kept: a second run runs no program and writes the same bytes.
     before = (tmp_path / "train.parquet").read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(CodeVerifier, "submit_program", None)
+        patched.setattr(CodeVerifier, "averify_program", None)
         assert run(tmp_path, "code", *CODE, *limits) == 0
     assert (tmp_path / "train.parquet").read_bytes() == before
     # The verifier of training agrees.

@@ -118,7 +118,7 @@ class ScriptedBackend:
     def check(self, requests):
         for request in requests:
             if not self.template and not isinstance(request.prompt, str):
-                raise BackendError(f"{self.name} has no chat template; give --chat-template FILE, or --raw")
+                raise BackendError(f"{self.name} has no chat template; use a raw prompt")
             if len(last_message(request.prompt)) > self.context:
                 raise BackendError(f"request {request.key} leaves no room in the context of {self.context}")
 

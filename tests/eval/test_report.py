@@ -150,7 +150,7 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     micro = load_run(run).results["tasks"]["qqa"]["choice"]["micro_f1"]
     row = next(row for row in markdown_rows(printed) if row[0] == "QQA")
     assert row[1].startswith(f"{100 * micro:.1f} ± ") and row[-1] == "54.7"
-    assert "num_beams 1, published 5" in printed.replace("\\", "")
+    assert "min_new_tokens 0, published 10" in printed.replace("\\", "")
 
 
 def test_published_numbers_are_of_metrics_that_their_tasks_have():

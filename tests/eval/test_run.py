@@ -126,7 +126,7 @@ def test_truncated_responses_are_judged_and_counted(tasks, tmp_path):
         (["--prompt", "stirct"], {}, "sums has no prompt 'stirct'; it has default, strict"),
         (["--split", "train"], {}, "sums: no split 'train'; it has test"),
         (["--system-prompt", "/nowhere"], {}, "--system-prompt must be default, actions, none or a text file"),
-        ([], {"template": False}, "has no chat template; give --chat-template"),
+        ([], {"template": False}, "has no chat template; use a raw"),
         ([], {"context": 8}, "leaves no room in the"),
     ],
 )

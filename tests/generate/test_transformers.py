@@ -4,7 +4,6 @@
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -51,28 +50,17 @@ def plain_generate(path, request, **options):
     return tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
 
 
-@pytest.mark.parametrize("beams", [1, 5])
-def test_greedy_and_beams_are_those_of_transformers(backend, model_path, beams):
-    requests = chats(Sampling(num_beams=beams, max_new_tokens=12, min_new_tokens=3))
+def test_greedy_responses_are_those_of_transformers(backend, model_path):
+    requests = chats(Sampling(max_new_tokens=12, min_new_tokens=3))
     found = answers(backend, requests)
-    expected = [plain_generate(model_path, each, num_beams=beams, min_new_tokens=3) for each in requests]
+    expected = [plain_generate(model_path, each, min_new_tokens=3) for each in requests]
     assert [found[request.key].text for request in requests] == expected
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(temperature=0.7, num_beams=3, max_new_tokens=8, min_new_tokens=2),
-        Sampling(num_beams=3, max_new_tokens=8),
-        Sampling(temperature=1.0, top_p=0.9, top_k=40, max_new_tokens=16, stop=("a", "é")),
-    ],
-    ids=["sampled beams", "beams", "sampled"],
-)
-def test_a_response_does_not_depend_on_what_shares_its_batch(backend, sampling):
-    requests = chats(sampling)
+def test_a_response_does_not_depend_on_what_shares_its_batch(backend):
+    requests = chats(Sampling(temperature=1.0, top_p=0.9, top_k=40, max_new_tokens=16, stop=("a", "é")))
     alone = {request.key: answers(backend, [request])[request.key] for request in requests}
-    if sampling.temperature:
-        assert answers(backend, [replace(requests[0], seed=99)])["r0"] != alone["r0"]
+    assert answers(backend, [replace(requests[0], seed=99)])["r0"] != alone["r0"]
     shuffled = random.Random(1).sample(requests, len(requests))
     assert answers(backend, shuffled) == alone
     assert answers(backend, requests[:2]) == {key: alone[key] for key in ("r0", "r1")}
@@ -87,15 +75,10 @@ def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_n
     assert (found.finish, found.text) == ("stop", whole.text[: whole.text.index(stop)]) and found.tokens < 20
 
 
-def test_it_shows_what_the_model_sees(backend, tmp_path, model_path):
+def test_it_shows_what_the_model_sees(backend):
     request = chats(Sampling())[0]
     assert backend.shown(request) == "[user] 1+1?\n[assistant] "
     assert backend.shown(replace(request, prompt="as it is")) == "as it is"
-    (tmp_path / "chat.jinja").write_text("{{ messages[0]['content'] }} ->")
-    options = {"chat_template": tmp_path / "chat.jinja", "device": "cpu"}
-    other = open_backend("transformers", str(model_path), **options)
-    assert other.shown(request) == "1+1? ->"
-    assert len(other.description()["chat_template_sha256"]) == 16
 
 
 STRICT = "{{ raise_exception('no system\nrole') if messages[0]['role'] == 'system' }}"
@@ -106,9 +89,8 @@ SYSTEM = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     "template, prompt, sampling, message",
     [
         (CHAT, "y" * 100, Sampling(max_new_tokens=29), "100 tokens of prompt and 29 new ones .* context of 128 .* 28"),
-        (CHAT, "y", Sampling(max_new_tokens=4, num_beams=3, stop=("a",)), "stop texts go with neither beams"),
-        (CHAT, "y", Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)), "nor a shortest length"),
-        (None, SYSTEM, Sampling(max_new_tokens=2), "has no chat template; .*--chat-template"),
+        (CHAT, "y", Sampling(max_new_tokens=4, min_new_tokens=2, stop=("a",)), "stop texts do not go with a shortest"),
+        (None, SYSTEM, Sampling(max_new_tokens=2), "has no chat template; save one with its tokenizer"),
         (STRICT, SYSTEM, Sampling(max_new_tokens=2), "the chat template of .* refuses the chat: no system role"),
     ],
 )
@@ -125,7 +107,7 @@ def test_a_request_that_cannot_be_answered_is_refused_and_fails_alone(tmp_path, 
 
 
 def test_options_that_cannot_be_met_are_one_line(model_path):
-    values = {"device": "cuda:77", "chat_template": Path("missing"), "max_model_len": 129, "revision": "main"}
+    values = {"device": "cuda:77", "max_model_len": 129, "revision": "main"}
     for name, value in values.items():
         with pytest.raises(BackendError, match=f"--{name.replace('_', '-')} {value}"):
             open_backend("transformers", str(model_path), **{name: value})

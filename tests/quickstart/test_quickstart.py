@@ -15,6 +15,7 @@ from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generat
 from prime_ext.config.compose import compose_config
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
+from recipes.quickstart import demonstrators
 from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import (
     HeldOutProblem,
@@ -112,9 +113,9 @@ def test_the_chat_template_adds_bos_and_eos_only_also_turn_by_turn(tokenizer):
 
 
 def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
-    rng, misconceptions = random.Random(0), task.draw_misconceptions(0.25, 0)
+    rng, misconceptions = random.Random(0), demonstrators.draw_misconceptions(0.25, 0)
     for problem in task.generate_problems("test", 50, seed=0):
-        written = task.demonstrate(problem, misconceptions, rng)
+        written = demonstrators.demonstrate(problem, misconceptions, rng)
         assert tokenizer.decode(tokenize(tokenizer, written).token_ids, skip_special_tokens=True) == written
     with pytest.raises(Exception, match="WordLevel"):
         tokenizer("3 * 9")

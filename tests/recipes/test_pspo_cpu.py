@@ -15,7 +15,7 @@ import pytest
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScores
-from prime_ext.tasks.last_digit_chain import draw_misconceptions, outcome_reward, parse_prompt, split_of
+from prime_ext.tasks.last_digit_chain import outcome_reward, parse_prompt, split_of
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
 from recipes.pspo_wrs.data import (
@@ -32,6 +32,7 @@ from recipes.pspo_wrs.data import (
     write_solution,
 )
 from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
+from recipes.quickstart.demonstrators import draw_misconceptions
 from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.sft import train
 

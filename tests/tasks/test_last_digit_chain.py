@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.tasks import last_digit_chain as task
+from recipes.quickstart import demonstrators
 
 operations = st.sampled_from([(operator, n) for operator, operands in task.OPERANDS.items() for n in operands])
 problems = st.builds(task.Problem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
@@ -19,15 +20,15 @@ def test_a_known_problem_and_its_solution():
     problem = task.parse_prompt("3*9+6*7*9+1?")
     assert problem == task.Problem(3, (("*", 9), ("+", 6), ("*", 7), ("*", 9), ("+", 1)))
     assert problem.answer == 0
-    assert task.solve(problem) == r"3*9=7;7+6=3;3*7=1;1*9=9;9+1=0;\boxed{0}"
+    assert demonstrators.solve(problem) == r"3*9=7;7+6=3;3*7=1;1*9=9;9+1=0;\boxed{0}"
 
 
 @given(problems)
 def test_a_prompt_reads_back_as_its_problem_and_a_right_demonstrator_as_right(problem):
     assert task.parse_prompt(problem.prompt) == problem
-    response = task.solve(problem)
+    response = demonstrators.solve(problem)
     assert task.outcome_reward(response, str(problem.answer)) == 1.0
-    assert all(check.locally_right for check in task.check_steps(problem.prompt, response))
+    assert all(check.locally_right for check in demonstrators.check_steps(problem.prompt, response))
 
 
 def test_other_text_is_not_a_prompt_and_too_many_problems_are_refused():
@@ -52,7 +53,7 @@ def test_the_splits_share_no_prompt_whatever_the_seeds():
 def test_misconceptions_have_the_wanted_mean_and_are_really_wrong():
     means = []
     for seed in range(40):
-        table = task.draw_misconceptions(0.25, seed)
+        table = demonstrators.draw_misconceptions(0.25, seed)
         means.append(sum(fact.error_probability for fact in table.values()) / len(table))
         assert all(fact.wrong_result != task.apply_operation(*key) for key, fact in table.items())
     assert sum(means) / len(means) == pytest.approx(0.25, abs=0.02)
@@ -60,9 +61,9 @@ def test_misconceptions_have_the_wanted_mean_and_are_really_wrong():
 
 @given(problems, st.integers(0, 10))
 def test_the_step_rule_finds_exactly_the_mistakes_of_the_demonstrator(problem, seed):
-    misconceptions = task.draw_misconceptions(0.5, seed)
-    response = task.demonstrate(problem, misconceptions, random.Random(seed))
-    checks = task.check_steps(problem.prompt, response)
+    misconceptions = demonstrators.draw_misconceptions(0.5, seed)
+    response = demonstrators.demonstrate(problem, misconceptions, random.Random(seed))
+    checks = demonstrators.check_steps(problem.prompt, response)
     assert len(checks) == len(problem.operations)
     assert all(check.follows_prompt for check in checks)
     value = problem.start
@@ -91,7 +92,7 @@ def test_the_step_rule_finds_exactly_the_mistakes_of_the_demonstrator(problem, s
     ],
 )
 def test_local_correctness_of_single_steps(response, right):
-    assert [check.locally_right for check in task.check_steps("3*9+6?", response)] == right
+    assert [check.locally_right for check in demonstrators.check_steps("3*9+6?", response)] == right
 
 
 @pytest.mark.parametrize(

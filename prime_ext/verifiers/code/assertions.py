@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests written as code: HumanEval, MBPP and LeetCode as single tests and entry points.
+"""Tests written as code: HumanEval, MBPP and LeetCode as a script and entry points.
 
 Tests are trusted, and only parsed here. They alone decide which names belong to the solution: a solution that could
 choose would choose ``set`` or ``isclose``.
@@ -23,8 +23,8 @@ class MalformedTests(ValueError):
 class AssertionProblem:
     """Tests as code."""
 
-    setup: str  # before the tests: imports, helpers, def check
-    tests: tuple[str, ...]
+    setup: str  # before the program: imports, helpers, def check
+    tests: str  # a script that asserts
     entry_points: tuple[str, ...]  # names that the solution has to define
     context: str = ""  # trusted code that the solution may build on: the prompt with its helpers
 
@@ -33,16 +33,19 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``)."""
     test = _string(test_cases, "test")
     entry_point = test_cases.get("entry_point")
-    if not isinstance(entry_point, str):
-        return _from_script(test)
     tree = _parse(test)
+    if not isinstance(entry_point, str):
+        # An assertion in a function that nothing calls tests nothing.
+        statements = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        asserts = any(isinstance(part, ast.Assert) for node in statements for part in ast.walk(node))
+        return AssertionProblem("", test if asserts else "", _entry_points([test]) if asserts else ())
     if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
         raise MalformedTests("the test defines no check(candidate)")
     # Some tests need the prompt's helpers (find_zero checks with poly), which are trusted unlike the solution's copies.
     # The entry point is completed with a body and then replaced.
     prompt = _string(test_cases, "prompt") if "prompt" in test_cases else ""
     context = _complete(prompt)
-    return AssertionProblem(f"{context}\n{test}", (f"check({entry_point})",), (entry_point,), context)
+    return AssertionProblem(f"{context}\n{test}", f"check({entry_point})", (entry_point,), context)
 
 
 def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
@@ -55,27 +58,10 @@ def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     setup = "\n".join(imports)
     entry_point = test_cases.get("entry_point")
     # It may use classes of the solution, so it runs in front of the first test.
-    if preparation := test_cases.get("test_setup_code"):
-        tests = [f"{preparation}\n{test}" if index == 0 else test for index, test in enumerate(tests)]
+    if tests and (preparation := test_cases.get("test_setup_code")):
+        tests = [f"{preparation}\n{tests[0]}", *tests[1:]]
     names = (entry_point,) if isinstance(entry_point, str) else _entry_points([setup, *tests]) if tests else ()
-    return AssertionProblem(setup, tuple(tests), names)
-
-
-def _from_script(test: str) -> AssertionProblem:
-    """Make a test of each statement that asserts, with the statements since the last one."""
-    tests: list[str] = []
-    pending: list[str] = []
-    for node in _parse(test).body:
-        pending.append(ast.unparse(node))
-        if _contains_assertion(node):
-            tests.append("\n".join(pending))
-            pending = []
-    return AssertionProblem("", tuple(tests), _entry_points([test]))
-
-
-def _contains_assertion(node: ast.AST) -> bool:
-    defines = isinstance(node, ast.FunctionDef | ast.ClassDef)
-    return not defines and any(isinstance(part, ast.Assert) for part in ast.walk(node))
+    return AssertionProblem(setup, "\n".join(tests), names)
 
 
 def _complete(prompt: str) -> str:

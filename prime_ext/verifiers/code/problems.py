@@ -31,18 +31,18 @@ class PairProblem:
 
 
 Problem = PairProblem | AssertionProblem
-TestCases = Mapping[str, Any] | str | Problem
+TestCases = Mapping[str, Any] | str
 
 
 def parse_test_cases(test_cases: TestCases) -> Problem:
     """Read test cases. ``MalformedTests``: they have none of the forms above, or no test."""
-    problem = test_cases if isinstance(test_cases, PairProblem | AssertionProblem) else _read(test_cases)
+    problem = _read(test_cases)
     if not problem.tests:
         raise MalformedTests("there is no test")
     return problem
 
 
-def _read(test_cases: Mapping[str, Any] | str) -> Problem:
+def _read(test_cases: TestCases) -> Problem:
     if isinstance(test_cases, str):
         test_cases = _json(test_cases, "test cases")
     if not isinstance(test_cases, Mapping):

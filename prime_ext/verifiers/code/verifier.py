@@ -8,10 +8,7 @@ run in the solution's process; docs/reference/verifiers.md lists what a program 
 import asyncio
 import json
 import secrets
-import signal
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,7 +21,7 @@ from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed
 RewardName = Literal["all", "fraction"]
 
 _DETAIL = 300
-# Outcome and text by the ending of a process, and by the report on a test that is code.
+# Outcome and text by the ending of a process, and by the report on tests that are code.
 _ENDINGS = {
     Ending.TIMEOUT: (Outcome.TIMEOUT, "time limit"),
     Ending.OUT_OF_MEMORY: (Outcome.OUT_OF_MEMORY, "memory limit"),
@@ -34,13 +31,11 @@ _ENDINGS = {
 }
 _REPORTS = {"out_of_memory": _ENDINGS[Ending.OUT_OF_MEMORY], "failed": (Outcome.WRONG, "wrong result")}
 _USED_UP = (Outcome.TIMEOUT, "the problem's time is used up")
+_NO_REPORT = (Outcome.ERROR, "the program ended early")
 
 # Results of tests, in order: None for a pass, else the outcome and a text.
 Failed = tuple[Outcome, str]
 Results = list[Failed | None]
-# The arguments of Sandbox.start.
-Run = tuple[str, dict[str, Any], bytes, Limits]
-Runs = Generator[Run, Execution, Results]
 
 
 class GraderFailure(Exception):
@@ -48,11 +43,11 @@ class GraderFailure(Exception):
 
 
 class CodeVerifier:
-    """Verifies programs against test cases. Thread-safe.
+    """Verifies programs against test cases.
 
     Args:
         sandbox: runs the programs; None: a new one with these limits (``SandboxUnavailable``).
-        limits: limits of each test.
+        limits: limits of each test; tests that are code are one, with twice the time.
         seconds_per_problem: most seconds of execution of all tests of a problem; those cut off fail with ``timeout``.
     """
 
@@ -65,14 +60,6 @@ class CodeVerifier:
         self.sandbox = sandbox if sandbox is not None else Sandbox(self.limits)
         self.seconds_per_problem = seconds_per_problem
 
-    def verify(self, response: str, test_cases: TestCases, *, reward: RewardName = "all") -> Verdict:
-        """Return the verdict on the program in a response; malformed tests are a failure of the grader.
-
-        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
-        passed tests over all tests.
-        """
-        return self.submit_program(extract_program(response), test_cases, reward=reward).result()
-
     async def averify(
         self,
         response: str,
@@ -82,49 +69,32 @@ class CodeVerifier:
         seconds: float | None = None,
         seconds_per_problem: float | None = None,
     ) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop. Limits that are not None replace the verifier's."""
+        """Return the verdict on the program in a response; malformed tests are a failure of the grader.
+
+        ``reward="all"``: 1.0 if every test passes, else 0.0, decided at the first failure. ``reward="fraction"``:
+        passed tests over all tests. Limits that are not None replace the verifier's.
+        """
+        program = extract_program(response)
+        if program is None:
+            return no_answer(0.0, "no complete Python fence")
         limits = self.limits if seconds is None else replace(self.limits, seconds=seconds)
         per_problem = self.seconds_per_problem if seconds_per_problem is None else seconds_per_problem
         verifier = CodeVerifier(self.sandbox, limits=limits, seconds_per_problem=per_problem)
-        return await asyncio.wrap_future(verifier.submit_program(extract_program(response), test_cases, reward=reward))
+        return await verifier.averify_program(program, test_cases, reward)
 
-    def submit_program(
-        self, program: str | None, test_cases: TestCases, *, reward: RewardName = "all"
-    ) -> "Future[Verdict]":
-        """Start the verification of a program, None if the response has none, and return its future."""
-        future: Future[Verdict] = Future()
-        future.set_running_or_notify_cancel()
-        if program is None:
-            future.set_result(no_answer(0.0, "no complete Python fence"))
-            return future
-        steps = self._verdict(program, test_cases, reward)
-
-        def advance(send: Callable[[], Run]) -> None:
-            try:
-                waiting = self.sandbox.start(*send())
-            except StopIteration as stop:
-                future.set_result(stop.value)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                waiting.add_done_callback(lambda done: advance(lambda: steps.send(done.result())))
-
-        advance(lambda: next(steps))
-        return future
-
-    def _verdict(self, program: str, test_cases: TestCases, reward: RewardName) -> Generator[Run, Execution, Verdict]:
+    async def averify_program(self, program: str, test_cases: TestCases, reward: RewardName = "all") -> Verdict:
+        """Return the verdict on a program."""
         started = time.perf_counter()
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
                 program = as_methods(program, problem.entry_points)
-                results = yield from self._run_assertions(program, problem, reward == "all")
+                number, results = 1, [await self._run_assertions(program, problem)]
             else:
-                results = yield from self._run_pairs(program, problem, reward == "all")
+                number, results = len(problem.tests), await self._run_pairs(program, problem, reward == "all")
         except (MalformedTests, GraderFailure) as error:
             return grader_failed(Outcome.ERROR, program, time.perf_counter() - started, str(error)[:_DETAIL])
         seconds = time.perf_counter() - started
-        number = len(problem.tests)
         failed = [index for index, result in enumerate(results) if result is not None]
         if not failed:
             return correct(program, seconds, f"{number} of {number} tests passed")
@@ -132,7 +102,13 @@ class CodeVerifier:
         score = 0.0 if reward == "all" else (number - len(failed)) / number
         return Verdict(outcome, score, program, seconds, f"test {failed[0] + 1} of {number}: {words}"[:_DETAIL])
 
-    def _run_pairs(self, program: str, problem: PairProblem, stop_at_first: bool) -> Runs:
+    async def _run(self, role: str, payload: dict[str, Any], stdin: bytes, limits: Limits) -> Execution:
+        execution = await asyncio.wrap_future(self.sandbox.start(role, payload, stdin, limits))
+        if execution.ending is Ending.SANDBOX_FAILURE:
+            raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
+        return execution
+
+    async def _run_pairs(self, program: str, problem: PairProblem, stop_at_first: bool) -> Results:
         results: Results = []
         left = self.seconds_per_problem
         for given, expected in problem.tests:
@@ -142,55 +118,55 @@ class CodeVerifier:
             if problem.function is None and len(expected) > limits.output_bytes // 2:
                 limits = replace(limits, output_bytes=2 * len(expected.encode("utf-8", "surrogatepass")))
             if problem.function is None:
-                execution = yield "program", {"program": program}, given.encode("utf-8", "surrogatepass"), limits
+                stdin = given.encode("utf-8", "surrogatepass")
+                execution = await self._run("program", {"program": program}, stdin, limits)
             else:
                 payload = {"program": program, "function": problem.function, "arguments": list(given)}
-                execution = yield "call", payload, b"", limits
-            _require_sandbox(execution)
+                execution = await self._run("call", payload, b"", limits)
             left -= execution.seconds
             results.append(_judge(execution, problem.function, expected))
             if stop_at_first and results[-1] is not None:
                 break
         return results
 
-    def _run_assertions(self, program: str, problem: AssertionProblem, stop_at_first: bool) -> Runs:
+    async def _run_assertions(self, program: str, problem: AssertionProblem) -> Failed | None:
         """Run all tests in one process; without a report of it none has passed."""
         nonce = secrets.token_hex(16)
-        number = len(problem.tests)
         payload = {
             "program": program,
             "context": problem.context,
             "setup": problem.setup,
-            "tests": list(problem.tests),
+            "tests": problem.tests,
             "entry_points": list(problem.entry_points),
-            "seconds": self.limits.seconds,
-            "stop_at_first": stop_at_first,
             "nonce": nonce,
         }
-        # Loading counts as one more test.
-        seconds = min(self.seconds_per_problem, self.limits.seconds * (number + 1))
-        execution = yield "tests", payload, b"", replace(self.limits, seconds=seconds)
-        _require_sandbox(execution)
-        results = _read_report(execution, nonce, number)
-        if results is not None:
-            return results
-        outcome, words = Outcome.ERROR, f"the program ended early: {_last_line(execution)}"[:200]
-        if execution.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            outcome, words = _ENDINGS[execution.ending]
-        elif execution.exit_code == -signal.SIGALRM:
-            outcome, words = _ENDINGS[Ending.TIMEOUT]
-        return [(outcome, words + ("" if number == 1 else " (in this test or a later one)"))] * number
+        limits = replace(self.limits, seconds=min(2 * self.limits.seconds, self.seconds_per_problem))
+        execution = await self._run("tests", payload, b"", limits)
+        if execution.ending is not Ending.FINISHED:
+            return _fault(execution)
+        try:
+            report = json.loads(execution.result)
+            if report["nonce"] != nonce:
+                return _NO_REPORT
+            if "broken" in report:
+                raise GraderFailure(f"the tests themselves fail: {report['broken']}"[:_DETAIL])
+            said, text = str(report["outcome"]), str(report["text"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return _NO_REPORT
+        if said == "passed":
+            return None
+        outcome, words = _REPORTS.get(said, (Outcome.ERROR, ""))
+        return outcome, ": ".join(filter(None, (words, text)))[:200]
 
 
-def _require_sandbox(execution: Execution) -> None:
-    if execution.ending is Ending.SANDBOX_FAILURE:
-        raise GraderFailure(f"sandbox: {execution.stderr[-_DETAIL:]}")
+def _fault(execution: Execution) -> Failed:
+    outcome, words = _ENDINGS[execution.ending]
+    return outcome, words or (execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}")[:200]
 
 
 def _judge(execution: Execution, function: str | None, expected: Any) -> Failed | None:
     if execution.ending is not Ending.FINISHED:
-        outcome, words = _ENDINGS[execution.ending]
-        return outcome, words or _last_line(execution)[:200]
+        return _fault(execution)
     if function is None:
         return None if outputs_agree(execution.stdout, expected) else (Outcome.WRONG, "wrong output")
     try:
@@ -198,31 +174,3 @@ def _judge(execution: Execution, function: str | None, expected: Any) -> Failed 
     except (ValueError, TypeError, KeyError, RecursionError):
         return Outcome.ERROR, "the call did not return"
     return None if any(values_agree(value, result) for result in expected) else (Outcome.WRONG, "wrong result")
-
-
-def _read_report(execution: Execution, nonce: str, number: int) -> Results | None:
-    """Return the results in the report of the tests, None if the program left early or wrote it itself."""
-    if execution.ending is not Ending.FINISHED:
-        return None
-    try:
-        report = json.loads(execution.result)
-        if report["nonce"] != nonce:
-            return None
-        if "broken" in report:
-            raise GraderFailure(f"the tests themselves fail: {report['broken']}"[:_DETAIL])
-        results = [_result(str(outcome), str(text)) for outcome, text in report["results"]]
-        # A report ends with the last of the tests or with a failure.
-        return results if len(results) == number or any(results) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _last_line(execution: Execution) -> str:
-    return execution.stderr.strip().rpartition("\n")[2] or f"exit code {execution.exit_code}"
-
-
-def _result(report: str, text: str) -> Failed | None:
-    if report == "passed":
-        return None
-    outcome, words = _REPORTS.get(report, (Outcome.ERROR, ""))
-    return outcome, ": ".join(filter(None, (words, text)))[:200]

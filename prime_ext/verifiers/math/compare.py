@@ -166,7 +166,7 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
         scale = Fraction(100) ** (gold.percent - answer.percent)
         values = [answer.number, PlainNumber(answer.number.value * scale)]
         rounded = [value.rounds_to(gold.number) and not value.terminates for value in values]
-        return any(rounded) or any(abs(value.value - gold.number.value) <= gold.number.tolerance for value in values)
+        return any(rounded) or any(value.value == gold.number.value for value in values)
     based, other = _BASE.fullmatch(gold.text), _BASE.fullmatch(answer.text)
     if based or other:
         digits = [match.group(1).upper() if match else node.text for match, node in ((based, gold), (other, answer))]

@@ -24,7 +24,6 @@ class PlainNumber:
 
     value: Fraction
     places: int = 0  # digits after the point of a plain decimal with at least two significant digits
-    tolerance: Fraction = Fraction(0)  # largest distance of another number
 
     @property
     def terminates(self) -> bool:

@@ -9,14 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from prime_ext.verifiers.math.compare import compare, undecided
 from prime_ext.verifiers.math.complexity_limits import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.extraction import Extraction, extract
-from prime_ext.verifiers.math.normalize import normalize, readings
+from prime_ext.verifiers.math.normalize import readings
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement
 from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
@@ -34,18 +32,8 @@ def _judge(gold: str, answer: str) -> tuple[str, str]:
     return judge(gold, answer)
 
 
-def read_tolerance(text: str | None) -> Fraction | None:
-    """Read a tolerance, ``1e-1`` or ``0.1``. ``ValueError``: it is not a positive number."""
-    if text is None:
-        return None
-    number = read_number(normalize(text))
-    if number is None or number.value <= 0:
-        raise ValueError(f"tolerance must be a positive number, got {text!r}")
-    return number.value
-
-
-def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[str, str]:
-    """Compare one prediction with one gold answer by rules alone; ``tolerance`` is for plain numbers.
+def decide(gold: str, answer: str) -> tuple[str, str]:
+    """Compare one prediction with one gold answer by rules alone.
 
     Returns:
         ``correct``, ``wrong``, ``error`` (the gold answer is unusable) or ``open`` (algebra must decide), and the rule.
@@ -72,8 +60,6 @@ def decide(gold: str, answer: str, tolerance: Fraction | None = None) -> tuple[s
             if number == 0 and (refused := refusal(wanted)) is not None:
                 return "error", f"the gold answer is too complex: {refused}"
             nodes = read_answer(wanted), read_answer(given)
-        if tolerance and isinstance(nodes[0], Leaf) and nodes[0].number and ":" not in wanted + given:
-            nodes = replace(nodes[0], number=replace(nodes[0].number, tolerance=tolerance)), nodes[1]
         equal = compare(*nodes, undecided)
         if equal:
             return "correct", "equal numbers" if left is not None and right is not None else "equal by rules"
@@ -100,11 +86,10 @@ class MathVerifier:
             response: the response.
             gold: the gold answer.
             extraction: a style of ``extraction.py`` (default: boxed); None: the response is the answer.
-            tolerance: largest distance of a plain number from a gold answer that is one, e.g. ``1e-1``.
             prompt: an unevaluated expression out of it is not an answer (``restatement.py``).
 
         Raises:
-            ValueError: no such style, or a tolerance that is not a positive number.
+            ValueError: no such style.
         """
         said, verdict = self._start(response, gold, **options)
         return verdict(said.result() if isinstance(said, Future) else said)
@@ -128,12 +113,10 @@ class MathVerifier:
         text: str,
         gold: str,
         extraction: str | None = "boxed",
-        tolerance: str | None = None,
         prompt: str | None = None,
     ) -> tuple["Future[_Said] | _Said", Callable[["_Said"], Verdict]]:
         """Decide by rules or ask a worker; return outcome and reason, or their future, and a function to a verdict."""
         started = time.perf_counter()
-        limit = read_tolerance(tolerance)
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
         answer = found.answer
 
@@ -150,7 +133,7 @@ class MathVerifier:
 
         if answer is None:
             return ("no_answer", found.rule), verdict
-        outcome, rule = decide(gold, answer, limit)
+        outcome, rule = decide(gold, answer)
         if outcome != "open":
             return (outcome, rule), verdict
         return self._pool.submit(_judge, gold, answer, time_limit=self._time_limit), verdict

@@ -18,9 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prime_ext.verifiers.sandbox import harness, probe, system_calls
-from prime_ext.verifiers.sandbox.probe import Protection
-from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, SandboxUnavailable, failure
+from prime_ext.verifiers.sandbox import harness, system_calls
+from prime_ext.verifiers.sandbox.runs import Ending, Execution, Limits, Protection, SandboxUnavailable, failure
 from prime_ext.verifiers.worker_pool import Died, Pool, Worker
 
 __all__ = ["Ending", "Execution", "Limits", "Protection", "Sandbox", "SandboxUnavailable", "find_protection"]
@@ -36,6 +35,28 @@ from prime_ext.verifiers.sandbox.server import main
 sys.path.pop(0)
 sys.argv = ["program.py"]
 main(settings)
+"""
+# A program that tries the protections, to find out what this machine really offers: it prints a line for each that is
+# missing. Its input is the name of a file that must be out of reach. At first it imports modules, starts a thread and
+# writes a file, as ordinary programs do.
+_PROBE_LIMITS = Limits(seconds=60.0, memory_bytes=2 << 30)
+_PROBE = f"""
+import socket, sys, threading
+thread = threading.Thread(target=lambda: open("ordinary", "w").close())
+thread.start()
+thread.join()
+open("ordinary").close()
+outside = sys.stdin.read()
+for line, attempt in (
+    ("no system call filter: pip install pyseccomp, and libseccomp2 from the distribution", socket.socket),
+    ("no Landlock (Linux 5.13, landlock in the kernel's lsm= list)", lambda: open(outside)),
+    ("no resource limits", lambda: bytearray({_PROBE_LIMITS.memory_bytes})),
+):
+    try:
+        attempt()
+        print(line)
+    except (PermissionError, MemoryError):
+        pass
 """
 # One thread per process, and the same order of sets in every run.
 _ENVIRONMENT = {
@@ -95,13 +116,12 @@ class ServerProcess(Worker):
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
-        with tempfile.TemporaryDirectory(dir=self.base) as folder:
-            outside = Path(folder, "file")
-            outside.write_text("x")
-            execution = self.run(("probe", marshal.dumps({"outside": str(outside)}), b"", probe.LIMITS))
+        with tempfile.NamedTemporaryFile(dir=self.base) as outside:
+            payload = marshal.dumps({"program": _PROBE})
+            execution = self.run(("program", payload, outside.name.encode(), _PROBE_LIMITS))
         missing = ["an ordinary program does not run under the protections"]
         if execution.ending is Ending.FINISHED:
-            missing = json.loads(execution.result)
+            missing = execution.stdout.decode().splitlines()
         return Protection(hello["landlock_abi"], [*missing, reason] if missing and reason else missing)
 
     def _spawn(self, connection: int, client: int, program: bytes) -> subprocess.Popen[bytes]:

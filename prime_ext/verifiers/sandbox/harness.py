@@ -14,10 +14,9 @@ import traceback
 import types
 from collections.abc import Callable
 
-# By name: a program that patches json, os or signal does not change what reports and times its tests.
+# By name: a program that patches json or os does not change what reports its tests.
 from json import dumps
 from os import write
-from signal import ITIMER_REAL, setitimer
 from typing import Any
 
 from prime_ext.verifiers.sandbox import prelude
@@ -158,9 +157,9 @@ def to_json(value: Any) -> Any:
 
 
 def run_tests(payload: dict[str, Any]) -> None:
-    """Run a solution and its tests, and report ``{"nonce": ..., "results": [[outcome, text], ...]}``.
+    """Run a solution and its tests, and report ``{"nonce": ..., "outcome": ..., "text": ...}``.
 
-    ``broken``, a text, replaces the results if the set-up of the tests fails.
+    ``broken``, a text, replaces outcome and text if the set-up of the tests fails.
     """
     # An iterator over bytes shows its content neither in a dump of the frames nor to the garbage collector.
     nonce = iter(payload.pop("nonce").encode())
@@ -173,51 +172,31 @@ def run_tests(payload: dict[str, Any]) -> None:
     _run_as_script(action)
 
 
-def _tests(payload: dict[str, Any]) -> dict[str, Any]:
+def _tests(payload: dict[str, Any]) -> dict[str, str]:
     names = _new_module("tests", {**_TEST_NAMES, "__builtins__": dict(vars(builtins))})
     try:
         _run(payload["setup"], "setup.py", names)
-        tests = [compile(test, "test.py", "exec", dont_inherit=True) for test in payload["tests"]]
+        tests = compile(payload["tests"], "test.py", "exec", dont_inherit=True)
     except BaseException as error:
         return {"broken": f"{type(error).__name__}: {error}"[:_TEXT]}
     # From here on the solution can neither look the tests up nor patch what they call.
     names.update({name: _copy_module(value) for name, value in names.items() if isinstance(value, types.ModuleType)})
     for name in [name for name in sys.modules if name == "tests" or name.startswith("prime_ext")]:
         del sys.modules[name]
-    context, program, entry_points, seconds, stop_at_first = (
-        payload[name] for name in ("context", "program", "entry_points", "seconds", "stop_at_first")
-    )
+    context, program, entry_points = (payload[name] for name in ("context", "program", "entry_points"))
     payload.clear()
     solution = _new_module("solution", NAMES)
-    outcome, text = _attempt(lambda: _load(context, program, solution), seconds)
-    if outcome != "passed":
-        outcome = "raised" if outcome == "failed" else outcome
-        return {"results": [(outcome, f"on loading: {text}")] * len(tests)}
-    names.update({name: _guard_entry_point(name, solution) for name in entry_points})
-    results = []
-    for test in tests:
-        results.append(_attempt(lambda: exec(test, names), seconds))  # noqa: B023  called at once
-        if stop_at_first and results[-1][0] != "passed":
-            break
-    return {"results": results}
-
-
-def _load(context: str, program: str, names: dict[str, Any]) -> None:
-    _run(context, "context.py", names)
-    _run(program, "solution.py", names)
-
-
-def _attempt(action: Callable[[], object], seconds: float) -> tuple[str, str]:
-    """Return the outcome and a text. If the time is used up, the alarm ends the process."""
-    setitimer(ITIMER_REAL, seconds)
     try:
-        action()
+        _run(context, "context.py", solution)
+        _run(program, "solution.py", solution)
+        names.update({name: _guard_entry_point(name, solution) for name in entry_points})
+        exec(tests, names)
     except AssertionError as error:
-        return "failed", str(error)[:_TEXT]
+        return {"outcome": "failed", "text": str(error)[:_TEXT]}
     except BaseException as error:
         outcome = "out_of_memory" if isinstance(error, MemoryError) else "raised"
-        return outcome, f"{type(error).__name__}: {error}"[:_TEXT]
-    return "passed", ""
+        return {"outcome": outcome, "text": f"{type(error).__name__}: {error}"[:_TEXT]}
+    return {"outcome": "passed", "text": ""}
 
 
 def _copy_module(module: types.ModuleType) -> types.ModuleType:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits and results of a run."""
+"""Limits and results of a run, and what confines it."""
 
 import enum
 import math
@@ -52,6 +52,19 @@ class Execution:
     exit_code: int | None = None  # minus the signal that ended it; None if the sandbox failed
     seconds: float = 0.0  # wall time of the run alone
     result: bytes = b""  # report of the harness on calls and tests; the program can write there, too
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What confines a program on this machine."""
+
+    landlock_abi: int  # of the kernel, 0 for none
+    missing: list[str]  # lines with the remedy; empty if model-written programs may run
+
+    def describe(self) -> str:
+        if self.missing:
+            return f"NOT sufficient: {'; '.join(self.missing)}"
+        return f"sufficient: Landlock ABI {self.landlock_abi}, system call filter, limits"
 
 
 class SandboxUnavailable(RuntimeError):

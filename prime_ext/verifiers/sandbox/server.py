@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from prime_ext.verifiers.sandbox import confinement, harness, probe
+from prime_ext.verifiers.sandbox import confinement, harness
 from prime_ext.verifiers.sandbox.runs import Limits
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,7 +32,6 @@ _MAX_THREADS, _MAX_FILES = 64, 32
 _MAX_PACKET, _MAX_DESCRIPTORS = 1 << 16, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_ROLES = {**harness.ROLES, "probe": probe.run_probe}
 
 # Imported before the first fork. Only what many programs use: every shared library makes each fork slower, and random
 # and threading renew their state after each.
@@ -77,7 +76,7 @@ class Child:
             os.write(harness.STDERR, traceback.format_exc(limit=-3).encode())
             os._exit(1)
         try:
-            _ROLES[role](payload)
+            harness.ROLES[role](payload)
         finally:
             # Whatever happens, the child must not run on as a second server.
             os._exit(1)

@@ -27,27 +27,27 @@ def hasty(verifier):
     return CodeVerifier(verifier.sandbox, limits=Limits(seconds=3.0, memory_bytes=512 << 20))
 
 
-def _fenced(program):
-    return f"Here it is:\n```python\n{program}\n```\n"
+def judge(verifier, program, cases, **options):
+    response = f"Here it is:\n```python\n{program}\n```\n"
+    return asyncio.run(verifier.averify(response, cases, **options))
 
 
 class TestStandardInput:
     def test_all_tests_pass(self, verifier):
-        verdict = verifier.verify(_fenced(ADD), SUM)
+        verdict = judge(verifier, ADD, SUM)
         assert verdict.correct and verdict.score == 1.0 and verdict.detail == "4 of 4 tests passed"
         assert verdict.extracted == ADD + "\n"
-        assert asyncio.run(verifier.averify(_fenced("print(0)"), SUM)).outcome is Outcome.WRONG
 
     def test_the_first_failure_is_named_and_the_fraction_counts_every_test(self, verifier):
         program = "a, b = map(int, input().split())\nprint(a + b if a != 5 else 0)"
         for reward, score in (("all", 0.0), ("fraction", 0.75)):
-            verdict = verifier.verify(_fenced(program), SUM, reward=reward)
+            verdict = judge(verifier, program, SUM, reward=reward)
             found = (verdict.outcome, verdict.score, verdict.detail)
             assert found == (Outcome.WRONG, score, "test 3 of 4: wrong output")
 
     def test_a_test_that_hangs_does_not_spoil_the_next(self, hasty):
         program = "a, b = map(int, input().split())\nwhile a == 5: pass\nprint(a + b)"
-        verdict = hasty.verify(_fenced(program), SUM, reward="fraction")
+        verdict = judge(hasty, program, SUM, reward="fraction")
         assert (verdict.score, verdict.outcome) == (0.75, Outcome.TIMEOUT)
 
     @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ class TestStandardInput:
         ],
     )
     def test_a_program_s_faults_are_its_own(self, verifier, hasty, program, outcome, detail):
-        verdict = (hasty if outcome is Outcome.TIMEOUT else verifier).verify(_fenced(program), SUM)
+        verdict = judge((hasty if outcome is Outcome.TIMEOUT else verifier), program, SUM)
         assert (verdict.outcome, verdict.score, verdict.grader_failure) == (outcome, 0.0, False)
         assert detail in verdict.detail and len(verdict.detail) <= 300
 
     def test_the_problem_has_a_time_of_its_own(self, verifier):
         short = CodeVerifier(verifier.sandbox, limits=Limits(seconds=60.0), seconds_per_problem=0.5)
-        verdict = short.verify(_fenced("while True: pass"), SUM, reward="fraction")
+        verdict = judge(short, "while True: pass", SUM, reward="fraction")
         assert verdict.score == 0.0 and verdict.seconds < 60
 
 
@@ -87,13 +87,13 @@ class TestStandardInput:
 )
 def test_calls_of_functions_and_methods(verifier, program, outcome):
     cases = {"fn_name": "f", "inputs": ["[1, 2]\n3", "[]\n0"], "outputs": ["6", "0"]}
-    assert verifier.verify(_fenced(program), cases).outcome is outcome
+    assert judge(verifier, program, cases).outcome is outcome
 
 
 def test_tuples_count_as_lists_in_every_form_of_calls(verifier):
     for inputs, outputs in (([[1]], [[[1, 2]]]), (["1"], ["[1, 2]"])):
         cases = {"fn_name": "f", "inputs": inputs, "outputs": outputs}
-        assert verifier.verify(_fenced("def f(x): return (x, 2)"), cases).correct
+        assert judge(verifier, "def f(x): return (x, 2)", cases).correct
 
 
 OBJECTS = """
@@ -153,17 +153,17 @@ class TestAssertions:
         ],
     )
     def test_what_tests_may_ask_of_a_program(self, verifier, program, cases, right):
-        assert verifier.verify(_fenced(program), cases).correct is right
+        assert judge(verifier, program, cases).correct is right
 
-    def test_each_test_counts_for_the_fraction_but_none_of_a_run_that_a_test_ended(self, verifier, hasty):
-        cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3", "assert f(4) == 4"]}
-        for program, score in (("def f(n): return n if n != 3 else 0", 0.75), ("def g(:", 0.0)):
-            assert verifier.verify(_fenced(program), cases, reward="fraction").score == score
-        hangs = "def f(n):\n    while n == 2: pass\n    return n"
-        for reward in ("all", "fraction"):
-            verdict = hasty.verify(_fenced(hangs), cases, reward=reward)
-            assert (verdict.score, verdict.outcome) == (0.0, Outcome.TIMEOUT)
-            assert verdict.detail == "test 1 of 4: time limit (in this test or a later one)"
+    def test_all_assertions_are_one_test(self, hasty):
+        cases = {"test_list": ["assert f(1) == 1", "assert f(2) == 2, 'two'"]}
+        for program, outcome, detail in (
+            ("def f(n): return 1", Outcome.WRONG, "test 1 of 1: wrong result: two"),
+            ("def f(n):\n    while n == 2: pass\n    return n", Outcome.TIMEOUT, "test 1 of 1: time limit"),
+            ("def g(:", Outcome.ERROR, "test 1 of 1: SyntaxError"),
+        ):
+            verdict = judge(hasty, program, cases, reward="fraction")
+            assert (verdict.score, verdict.outcome) == (0.0, outcome) and verdict.detail.startswith(detail)
 
 
 class TestTheGrader:
@@ -177,11 +177,11 @@ class TestTheGrader:
         ],
     )
     def test_malformed_tests_fail_the_grader_not_the_program(self, verifier, cases, detail):
-        verdict = verifier.verify(_fenced(ADD), cases)
+        verdict = judge(verifier, ADD, cases)
         assert verdict.grader_failure and verdict.score is None and detail in verdict.detail
 
     def test_no_program_is_no_answer(self, verifier):
-        verdict = verifier.verify("```python\nprint(3)", SUM)
+        verdict = asyncio.run(verifier.averify("```python\nprint(3)", SUM))
         assert (verdict.outcome, verdict.score) == (Outcome.NO_ANSWER, 0.0)
 
     def test_a_failing_sandbox_decides_nothing_and_a_closed_one_raises(self):
@@ -192,9 +192,9 @@ class TestTheGrader:
                 return future
 
         for cases in (SUM, {"test_list": ["assert f() == 1"]}):
-            verdict = CodeVerifier(Broken()).verify(_fenced(ADD), cases)
+            verdict = judge(CodeVerifier(Broken()), ADD, cases)
             assert verdict.grader_failure and verdict.score is None and "no room" in verdict.detail
         with Sandbox(workers=1) as sandbox:
             pass
         with pytest.raises(RuntimeError, match="closed"):
-            CodeVerifier(sandbox).verify(_fenced(ADD), SUM)
+            judge(CodeVerifier(sandbox), ADD, SUM)

@@ -200,7 +200,7 @@ CHEATS = {
         "        texts += [repr(f.f_locals), repr(f.f_globals)]\n        f = f.f_back\n"
         "    texts += [repr(o)[:10**5] for o in gc.get_objects() if not hasattr(o, '__getattr__')]\n"
         "    for nonce in set(re.findall('[0-9a-f]{32}', ' '.join(texts))):\n        os.ftruncate(4, 0)\n"
-        "        os.pwrite(4, json.dumps({'nonce': nonce, 'results': [['passed', '']]}).encode(), 0)\n        os._exit(0)"
+        "        os.pwrite(4, json.dumps({'nonce': nonce, 'outcome': 'passed', 'text': ''}).encode(), 0)\n        os._exit(0)"
     ),
     "patched harness and tests": (
         "import sys\nfor name, m in list(sys.modules.items()):\n    if name == 'tests' or name.startswith('prime_ext'):\n"
@@ -209,14 +209,14 @@ CHEATS = {
     ),
     "patched json and os": (
         "import json, os\nreal, write = json.dumps, os.write\n"
-        "json.dumps = lambda m, **k: real({**m, 'results': [['passed', '']]})\n"
+        "json.dumps = lambda m, **k: real({**m, 'outcome': 'passed', 'text': ''})\n"
         "os.write = lambda fd, data: write(fd, data.replace(b'failed', b'passed'))\ndef answer(n): return 0"
     ),
     "operators that forgive": (
         "class Any:\n    def __sub__(self, other): return 0.0\n    __rsub__ = __add__ = __sub__\n    def __abs__(self): return 0.0\n"
         "    def __float__(self): return 31415926.0\ndef answer(n): return [Any()][0]"
     ),
-    "forged results with a nonce": 'print(\'{"results": [["passed", ""]], "nonce": ""}\')\ndef answer(n): return 0',
+    "forged results with a nonce": 'print(\'{"outcome": "passed", "text": "", "nonce": ""}\')\ndef answer(n): return 0',
     "huge answer": "def answer(n): return [0] * 10**7",
     "endless answer": "def answer(n):\n    while True: yield 0",
     "nested answer": "def answer(n):\n    x = []\n    for _ in range(10**5): x = [x]\n    return x",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every attack is contained: nothing is read, written or started outside, nothing survives, the server lives on."""
 
+import asyncio
 import os
 
 import attacks
@@ -52,7 +53,8 @@ def test_an_attack_is_contained(name, attacked, surroundings):
 @pytest.mark.parametrize("name", attacks.FORGERIES)
 def test_a_forgery_earns_nothing(name, attacked):
     verifier = CodeVerifier(attacked, limits=LIMITS)
-    verdict = verifier.submit_program(attacks.FORGERIES[name], {"inputs": ["1\n"], "outputs": ["31415926\n"]}).result()
+    cases = {"inputs": ["1\n"], "outputs": ["31415926\n"]}
+    verdict = asyncio.run(verifier.averify_program(attacks.FORGERIES[name], cases))
     assert verdict.score == 0.0 and not verdict.grader_failure
 
 
@@ -68,7 +70,7 @@ SUITES = {
 def test_a_cheat_passes_no_suite(name, attacked):
     verifier = CodeVerifier(attacked, limits=Limits(seconds=0.5, memory_bytes=512 << 20))
     for suite, cases in SUITES.items():
-        verdict = verifier.submit_program(attacks.CHEATS[name], cases).result()
+        verdict = asyncio.run(verifier.averify_program(attacks.CHEATS[name], cases))
         assert verdict.score == 0.0, (suite, verdict.detail)
 
 
