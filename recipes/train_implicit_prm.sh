@@ -17,9 +17,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
-begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, CHECKS=none (no checks
-    of the metrics at the end), TORCHRUN (options of torchrun; default --standalone, for several nodes
-    its rendezvous options)" "$@"
+begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, TORCHRUN (options of torchrun;
+    default --standalone, for several nodes its rendezvous options)" "$@"
 MODEL=$1
 DATA=$2
 shift 2
@@ -50,5 +49,4 @@ fi
 COMMAND=("$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.offline_prm "${ARGUMENTS[@]}")
 ! dry_run || not_planned "${COMMAND[@]}"
 "$PYTHON" -m prime_ext.offline_prm --check "${ARGUMENTS[@]}"
-ask_for_checks
 exec "${COMMAND[@]}"
