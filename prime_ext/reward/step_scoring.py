@@ -18,8 +18,8 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
-# Scores a response of n tokens, or says why there are none.
-Score = Callable[[Chain, int], Awaitable[Outcome]]
+# Scores a response, or says why there are none.
+Score = Callable[[Chain], Awaitable[Outcome]]
 WARNINGS = 20  # about responses without scores, by each reward worker
 _LONGEST = 200  # characters
 
@@ -71,14 +71,14 @@ class StepScoring:
         ids, loop = response_ids(row), asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
         start = time.perf_counter()
-        scores, reason = await self._scores(cut, question(row.non_tensor_batch), len(ids))
+        scores, reason = await self._scores(cut, question(row.non_tensor_batch))
         return ScoredSteps(cut, len(ids), scores, reason, time.perf_counter() - start)
 
-    async def _scores(self, cut: Cut, asked: str, n_tokens: int) -> tuple[StepScores | None, str]:
+    async def _scores(self, cut: Cut, asked: str) -> tuple[StepScores | None, str]:
         if not cut.texts:
             return StepScores(()), ""
         try:
-            outcome = await self._score(Chain(cut.texts, asked), n_tokens)
+            outcome = await self._score(Chain(cut.texts, asked))
         except NodeFailure as error:
             return None, str(error)
         if isinstance(outcome, ScoringFailure):

@@ -33,7 +33,7 @@ class Same:
     def __init__(self, outcome):
         self.outcome = outcome
 
-    async def score(self, chain, tokens):
+    async def score(self, chain):
         return self.outcome
 
 
@@ -73,15 +73,15 @@ def test_scores_of_steps_become_their_geometric_mean_times_the_weibull():
     assert info["reward_failure"] == 0.0 and info["failure_detail"] == ""
 
 
-def test_the_scorer_reads_the_steps_the_question_and_how_long_the_response_is():
+def test_the_scorer_reads_the_steps_and_the_question():
     scorer = Calculator()
     prompt = [{"role": "system", "content": "add"}, {"role": "user", "content": "What is 2*3+1?"}]
     reward(GOOD, manager(scorer=scorer), raw_prompt=prompt)
-    ((chain, tokens),) = scorer.asked
+    (chain,) = scorer.asked
     assert chain.steps == ("Step 1: 2*3=6\n", "Step 2: 6+1=7\n", "Step 3: so the answer is 7")
-    assert chain.question == "What is 2*3+1?" and tokens == len(GOOD) + 1
+    assert chain.question == "What is 2*3+1?"
     reward(GOOD, manager(scorer=scorer), raw_prompt=prompt, extra_info={"question": "2*3+1"})
-    assert scorer.asked[1][0].question == "2*3+1"
+    assert scorer.asked[1].question == "2*3+1"
 
 
 def test_steps_are_paid_at_their_ends():
@@ -248,7 +248,7 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
     # Steps are those of prime.steps.
     told("2*3=6;6+1=7", 'prime.steps={delimiters: [";"]}', scorer=scorer)
-    assert scorer.asked[1][0].steps == ("2*3=6;", "6+1=7")
+    assert scorer.asked[1].steps == ("2*3=6;", "6+1=7")
 
 
 def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():
