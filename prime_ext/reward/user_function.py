@@ -2,7 +2,7 @@
 """A user's reward function (``reward.custom_reward_function``), called so that it can neither hang nor end a run.
 
 A function without ``async`` runs in killable processes (:mod:`prime_ext.verifiers.worker_pool`), which load it
-themselves; a coroutine function in the event loop of a thread, where it may wait for many requests at a time.
+themselves; a coroutine function in the event loop of the reward worker, where it may wait for many requests at a time.
 """
 
 import asyncio
@@ -10,9 +10,8 @@ import importlib
 import importlib.util
 import inspect
 import math
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,34 +70,6 @@ def read_result(result: Any) -> dict[str, Any]:
     return {**info, "score": score}
 
 
-class LoopThread:
-    """An event loop of its own, so that a coroutine that blocks it holds up its like and nothing else."""
-
-    def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    async def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Return what the coroutine returns, and raise what it raises; ``TimeoutError`` after ``seconds``."""
-        loop = self._loop
-        try:
-            return await asyncio.wait_for(_submit(coroutine, loop), seconds)
-        except asyncio.TimeoutError:
-            try:
-                await asyncio.wait_for(_submit(asyncio.sleep(0), loop), 1.0)
-            except asyncio.TimeoutError:
-                if loop is self._loop:
-                    self._start()
-            raise
-
-
-def _submit(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
-
-
 def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[dict[str, Any]]]:
     """Return a coroutine function in whose place a failing, late or useless call is a failure of the grader."""
     from omegaconf import OmegaConf
@@ -109,10 +80,9 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
     seconds = float(config.reward.get("timeout") or SECONDS)
     kwargs: Any = OmegaConf.to_container(custom.get("reward_kwargs") or OmegaConf.create(), resolve=True)
     if inspect.iscoroutinefunction(function):
-        thread = LoopThread()
 
         async def run(arguments: dict[str, Any]) -> Any:
-            return read_result(await thread.run(function(**arguments), seconds))
+            return read_result(await asyncio.wait_for(function(**arguments), seconds))
 
     else:
         pool = start_pool(seconds, max(4, available_cores() // config.reward.num_workers))

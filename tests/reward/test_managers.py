@@ -4,7 +4,6 @@
 import asyncio
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from prime_ext.config.compose import compose_config
 from prime_ext.reward.compute_score import compute_score
 from prime_ext.reward.managers import StepScoresRewardManager
 from prime_ext.reward.pspo_info import pspo_metrics
-from prime_ext.reward.user_function import LoopThread
 from prime_ext.step_rm.scorers.protocol import ScoringFailure, StepScores
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import join_steps
@@ -308,17 +306,3 @@ def test_a_failing_or_late_reward_function_is_a_failure_of_the_grader(tmp_path, 
     amount, info = reward(GOOD, manager_of_config, reward_model={"ground_truth": "gold"})
     assert (info["verdict"], info["grader_failure"]) == (outcome, float(bool(detail)))
     assert detail in info.get("verifier_detail", "") and amount == info["score"]
-
-
-def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_one():
-    thread = LoopThread()
-
-    async def block():
-        time.sleep(20)
-
-    async def answer():
-        return 7
-
-    with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(thread.run(block(), 0.2))
-    assert asyncio.run(thread.run(answer(), 5.0)) == 7
