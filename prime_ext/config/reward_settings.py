@@ -107,7 +107,7 @@ TurnEstimator = Literal["rloo", "grpo", "turn_rloo", "reinforce"]
 OUTCOME_ESTIMATORS = ("rloo", "grpo", "turn_rloo", "reinforce", "remax", "gae", "prm_value")
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
 # Those of prime_ext.step_rm.splitting.
-TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]
+TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences"]
 
 
 @dataclass(frozen=True, config=STRICT)

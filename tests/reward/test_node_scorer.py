@@ -17,6 +17,7 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
 
+
 class Checker:
     """A scorer that checks arithmetic, remembers its batches, and breaks on the word poison."""
 
