@@ -8,8 +8,8 @@
 #       prm.reference_path=Qwen/Qwen2.5-Math-7B-Instruct                        # stage 2, from step labels
 #
 # DATA is a parquet or JSON Lines file with the columns prompt (a text or chat messages), completions and correctness
-# (and dataset), or for prm.loss=step_ce prompt or problem, steps, and step_labels or label (the first wrong step, or -1).
-# or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
+# (and dataset), or for prm.loss=step_ce prompt, completions (steps) and labels (one per step), or for the other losses
+# response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
 # DRY_RUN=1 prints the command; SHRINK=1 makes two steps on the CPU with a tiny untrained model.

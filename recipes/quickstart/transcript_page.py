@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page ``transcripts.html``, with a color behind each piece of a response.
 
-Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes it. The page needs no
-other file; its policy forbids scripts and requests, whatever a text contains.
+Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes it. The page needs
+no other file; its policy forbids scripts and requests, whatever a text contains.
 """
 
 import html
