@@ -80,7 +80,6 @@ class ServerSettings(_Scorer):
     concurrency: Count
     timeout_seconds: Positive
     attempts: Count
-    api_key_variable: Text | None
 
 
 # The section ``step_scorer``.

@@ -11,7 +11,6 @@ interrupted; the same command continues from the last checkpoint.
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,18 +190,19 @@ _SINGLE_RANK = {
 }
 
 
-def prepare(words: list[str]) -> Callable[[], None]:
+def run(words: list[str]) -> None:
     config, settings = compose([word for word in words if word != "--check"])
     if "--check" in words:
-        return lambda: print(describe(*load(settings)))
+        print(describe(*load(settings)))
+        return
     if "RANK" not in os.environ:
         os.environ |= _SINGLE_RANK
-    return lambda: train(config, settings)
+    train(config, settings)
 
 
 @command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
-    return run_program(arguments, __doc__ or "", prepare)
+    return run_program(arguments, __doc__ or "", run)
 
 
 if __name__ == "__main__":

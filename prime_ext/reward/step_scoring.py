@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -74,13 +73,7 @@ class StepScoring:
             outcome = await self._score(Chain(cut.texts, asked))
         except NodeFailure as error:
             return None, str(error)
-        if isinstance(outcome, ScoringFailure):
-            return None, outcome.reason
-        if len(outcome.probabilities) != len(cut.texts):
-            return None, f"{len(outcome.probabilities)} scores for {len(cut.texts)} steps"
-        if not all(map(math.isfinite, outcome.scores)):
-            return None, f"scores that are not finite numbers: {[str(score) for score in outcome.scores][:10]}"
-        return outcome, ""
+        return (None, outcome.reason) if isinstance(outcome, ScoringFailure) else (outcome, "")
 
 
 def failure_info(reason: str) -> dict[str, Any]:

@@ -77,16 +77,13 @@ class Checkpoints:
         mark_complete(folder, {"identity": self.identity})
 
 
-def run_program(arguments: list[str] | None, doc: str, prepare: Callable[[list[str]], Callable[[], None]]) -> int:
-    """Run a training program with these words, or those of the command line, and return its exit code.
-
-    ``prepare`` checks the words and returns the run.
-    """
+def run_program(arguments: list[str] | None, doc: str, run: Callable[[list[str]], None]) -> int:
+    """Run a training program with these words, or those of the command line, and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(doc)
         return 0
-    prepare(words)()
+    run(words)
     return 0
 
 

@@ -9,7 +9,6 @@ when interrupted; the same command continues from the last checkpoint.
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from prime_ext.config.checks import SettingsError
@@ -35,22 +34,18 @@ def print_summary(results: dict[str, Any], output_dir: str) -> None:
     print(f"written to {output_dir}: model/, results.json, metrics.jsonl")
 
 
-def prepare(words: list[str]) -> Callable[[], None]:
+def run(words: list[str]) -> None:
     settings = compose(words)
+    from prime_ext.step_rm.training import train
 
-    def run() -> None:
-        from prime_ext.step_rm.training import train
-
-        results = train(settings)
-        if is_first_rank():
-            print_summary(results, settings.trainer.output_dir)
-
-    return run
+    results = train(settings)
+    if is_first_rank():
+        print_summary(results, settings.trainer.output_dir)
 
 
 @command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
-    return run_program(arguments, __doc__ or "", prepare)
+    return run_program(arguments, __doc__ or "", run)
 
 
 if __name__ == "__main__":

@@ -244,9 +244,11 @@ def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
 @pytest.mark.parametrize("reading", ["bert", "llama"])
 def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading, monkeypatch):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 4)
+    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
     server, chains = ClassifyServer(paths[reading]), [*CHAINS, SPELT, *CHAINS]
     all_close(ask(server, paths, reading, chains, times=2, concurrency=2), scores(settings(paths, reading), chains))
     payloads = [payload for payload, _ in server.requests]
+    assert {headers["Authorization"] for _, headers in server.requests} == {"Bearer none"}
     sent = [tuple(ids) for payload in payloads for ids in payload["input"]]
     read = build_scorer(settings(paths, reading)).model.read(chains)
     assert sorted(sent) == sorted({item.ids for items in read for item in items}) and server.most_active <= 2
@@ -318,17 +320,6 @@ def test_no_server_is_one_line_before_training(paths):
         check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
     with pytest.raises(StepRMError, match="step_scorer.address is missing"):
         build_scorer(settings(paths, "bert", kind="server"))
-
-
-def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
-    server = ClassifyServer(paths["bert"])
-    with pytest.raises(StepRMError, match="STEP_RM_KEY"):
-        ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
-    monkeypatch.setenv("STEP_RM_KEY", "secret")
-    ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
-    ask(server, paths, chains=BAD)
-    assert [headers["Authorization"] for _, headers in server.requests] == ["Bearer secret", "Bearer none"]
 
 
 def test_addresses_of_verls_router_and_urls(paths):
