@@ -10,9 +10,9 @@
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
 # adaptive, target 6). No gold answer counts.
 # VARIANT, what is made of the steps' scores: weibull (default: geometric mean times Weibull, the paper), released (the
-#   function in the repository), cn_ppo (the
-#   predecessor: Gaussian, first step times .2), gaussian (without that weight), first_weight (Weibull with it); without
-#   shaping geometric, mean, min; plain (every step is paid for itself). recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
+#   function in the repository), cn_ppo (the predecessor: Gaussian, first step times .2), gaussian (without that weight),
+#   first_weight (Weibull with it); without shaping geometric, mean, min; plain (every step is paid for itself).
+#   recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
 # GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model (SCORER_GPUS=1). Without one
 # to spare, SCORER_GPUS=0 puts it on SCORER_THREADS (16) CPU threads of each node, which is slow for a BERT-large; or
