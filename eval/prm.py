@@ -66,8 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench")
     add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
-    layout = "prompt of a classifier as it is or as a chat; steps as turns"
-    add("--layout", default="plain", choices=LAYOUTS, help=layout)
+    add("--layout", default="plain", choices=LAYOUTS, help="prompt of a classifier as it is or as a chat")
     add("--separator", default="\n", help=r"text after each step of a classifier (default: a line break, as TRL)")
     add("--positive-label", type=int, default=1, help="class of a classifier that means right")
     add("--answer-tokens", nargs=2, metavar=("RIGHT", "WRONG"), help="of a causal model as the classifier: + and -")

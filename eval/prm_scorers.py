@@ -24,7 +24,7 @@ from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
 
 SCORE_KINDS = ("prefix", "step")
-LAYOUTS = ("chat", "plain", "turns")
+LAYOUTS = ("chat", "plain")
 OVERLONG = "overlong"
 
 

@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of finished runs, and the tables of the papers with a column for every run.
 
-    python -m eval.report RUN [RUN ...]                    report.md and report.html in each run's folder
-    python -m eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
-    python -m eval.report RUN [RUN ...] --table pspo       print the table of PSPO with our columns
-
-The HTML pages need nothing else: no network, no script.
+python -m eval.report RUN [RUN ...]                    report.md in each run's folder
+python -m eval.report RUN [RUN ...] --table prime      print table 1 of the PRIME paper with our columns
+python -m eval.report RUN [RUN ...] --table pspo       print the table of PSPO with our columns
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
 from eval.published import PAPERS, best_published, known_differences, our_score, paper_table
 from eval.results import FinishedRun, TaskRun, load_run
+from prime_ext.utils.files import write_text
 from prime_ext.utils.report_page import Page, one_line
 from prime_ext.utils.run_store import Row, RunError, command
 
-# Examples of each kind; Markdown has the first.
-EXAMPLES = 3
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
 _ESTIMATE = ("score ± SE, %", "95 % interval")
 _SUMMARY = (
@@ -115,16 +111,15 @@ def _add_task(page: Page, task: TaskRun) -> None:
     page.text(f"Problems: {never:,} never solved, {len(means) - never - always:,} sometimes, {always:,} always.")
     if entry["notes"]:
         page.text(f"Note: {entry['notes']}")
-    for kind, examples in choose_examples(task).items():
-        for place, row in enumerate(examples):
-            with page.only_html() if place else nullcontext(), page.details(f"A response that is {kind}"):
-                page.code(show_prompt(row["prompt"]))
-                answer = "none" if row["extracted"] is None else one_line(row["extracted"])
-                page.text(
-                    f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-                    f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
-                )
-                page.code(row["response"])
+    for kind, row in choose_examples(task).items():
+        with page.details(f"A response that is {kind}"):
+            page.code(show_prompt(row["prompt"]))
+            answer = "none" if row["extracted"] is None else one_line(row["extracted"])
+            page.text(
+                f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
+                f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
+            )
+            page.code(row["response"])
     with page.details("Settings and hashes"):
         elsewhere = {"title", "summary", "choice", "references", "notes", "failed_responses", "seconds"}
         shown = {key: value for key, value in entry.items() if key not in elsewhere}
@@ -158,21 +153,19 @@ def kind_of(row: Row) -> str:
     return "without an answer" if row["extracted"] is None else "wrong"
 
 
-def choose_examples(task: TaskRun) -> dict[str, list[Row]]:
-    """Examples of each kind, of different problems, spread evenly over the task."""
-    by_kind: dict[str, dict[str, Row]] = {kind: {} for kind in KINDS}
+def choose_examples(task: TaskRun) -> dict[str, Row]:
+    """Return the first response of each kind."""
+    first: dict[str, Row] = {}
     for row in task.rows:
-        by_kind[kind_of(row)].setdefault(row["problem"], row)
-    chosen = {}
-    for kind, own in by_kind.items():
-        rows, most = list(own.values()), min(EXAMPLES, len(own))
-        chosen[kind] = [rows[place * len(rows) // most] for place in range(most)]
-    return {kind: rows for kind, rows in chosen.items() if rows}
+        first.setdefault(kind_of(row), row)
+    return {kind: first[kind] for kind in KINDS if kind in first}
 
 
-def write_reports(folder: Path) -> list[Path]:
-    """Write ``report.md`` and ``report.html`` into the folder of a run, and return them; of a broken one nothing."""
-    return report_page(load_run(folder)).write(folder / "report")
+def write_report(folder: Path) -> Path:
+    """Write ``report.md`` into the folder of a run, and return it; of a broken one nothing."""
+    path = folder / "report.md"
+    write_text(path, report_page(load_run(folder)).markdown())
+    return path
 
 
 @command("report")
@@ -192,7 +185,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     # All is made before anything is written.
     for run, page in [(run, report_page(run)) for run in loaded]:
-        print(*page.write(run.folder / "report"), sep="\n")
+        path = run.folder / "report.md"
+        write_text(path, page.markdown())
+        print(path)
     return 0
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
 from eval.published import references
-from eval.report import summary_table, write_reports
+from eval.report import summary_table, write_report
 from eval.results import (
     FAILED,
     FORMAT,
@@ -229,14 +229,14 @@ def list_tasks() -> None:
 
 
 def conclude(results: Mapping[str, Any], folder: Path) -> int:
-    """Write the reports, print the summary, what to know about it and where the files are; 1 if responses failed."""
-    reports = write_reports(folder)
+    """Write the report, print the summary, what to know about it and where the files are; 1 if responses failed."""
+    report = write_report(folder)
     print(summary_table(load_run(folder)))
     failed = sum(task["failed_responses"] for task in results["tasks"].values())
     if failed:
         print(f"{failed} responses FAILED and are in no mean; the same command tries them again")
     print(f"results: {folder / RESULTS}; every response and verdict: {folder}/TASK/{SAMPLES}")
-    print(f"reports: {', '.join(map(str, reports))}")
+    print(f"report:  {report}")
     return 1 if failed else 0
 
 

@@ -2,8 +2,8 @@
 """``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
-accelerator. Exits with 2 and one line per problem when the configuration cannot work. With ``PRIME_EXT_CHECKS=default``
-a run that has ended checks itself, and exits with 1 if something is wrong. ``RAY_ADDRESS`` names a running cluster.
+accelerator. Exits with 2 and one line per problem when the configuration cannot work. ``RAY_ADDRESS`` names a running
+cluster.
 """
 
 import io
@@ -19,7 +19,6 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.modules import import_modules
 from prime_ext.config.variant import variant_line
-from prime_ext.run.check_metrics import RunChecks, checks_of_rl
 from prime_ext.run.checkpoint import complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
@@ -46,9 +45,9 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"prime_ext.train: unknown option {unknown[0]}; overrides are written key=value")
     name = args.config_name or "prime_trainer"
-    config, checks = None, None
+    config = None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        config, checks = _prepare_start(name, args.overrides)
+        config = _prepare_start(name, args.overrides)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     import_modules(() if config is None else config.modules)
     words = [] if config is None else environment_words(config, os.environ)
@@ -70,21 +69,15 @@ def main() -> None:
             error = ended.__context__ if isinstance(ended, SystemExit) else ended
             print(f"prime_ext: {failure_message(Path(config.trainer.default_local_dir), error)}", file=sys.stderr)
         raise
-    if checks is not None:
-        checks.finish()
 
 
-def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChecks | None]:
-    """Return the configuration of a run that may start, and what to check after it; end the process if it may not."""
+def _prepare_start(name: str, overrides: list[str]) -> DictConfig:
+    """Return the configuration of a run that may start; end the process if it may not."""
     config, problems = preflight(name, overrides)
-    path, checks = None, None
+    path = None
     if config is not None:
         trainer = config.trainer
         path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
-        try:
-            checks = checks_of_rl(config, path)
-        except SettingsError as error:
-            problems.append(str(error))
         if path is not None and (foreign := metrics_of_another(config, path)):
             problems.append(foreign)
         # Before anything of a run that is under way is touched.
@@ -98,7 +91,7 @@ def _prepare_start(name: str, overrides: list[str]) -> tuple[DictConfig, RunChec
     # verl's own trainers begin the file anew at every start.
     if path is not None and config.trainer.v1.trainer_mode in VERL_MODES:
         put_aside(path)
-    return config, checks
+    return config
 
 
 def metrics_of_another(config: DictConfig, path: Path) -> str:

@@ -50,7 +50,7 @@ evaluate_suite() {
     if [[ -f "$OUTPUT_DIR/results.json" ]]; then
         "$PYTHON" -m eval.report "$OUTPUT_DIR" --table "$table"
         echo "results: $OUTPUT_DIR/results.json"
-        echo "report:  $OUTPUT_DIR/report.html and report.md"
+        echo "report:  $OUTPUT_DIR/report.md"
         echo "table:   python -m eval.report $OUTPUT_DIR --table $table"
     fi
     exit "$status"

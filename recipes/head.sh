@@ -4,7 +4,7 @@
 
 # Knobs of every RL run: recipes/launch.sh.
 # shellcheck disable=SC2034
-RUN_KNOBS="CHECKS DRY_RUN DEVICE_MEMORY MEAN_TOKENS SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
+RUN_KNOBS="DRY_RUN DEVICE_MEMORY MEAN_TOKENS SHRINK SHRINK_STEPS SHRINK_ROLLOUT PYTHON"
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # usage SCRIPT: the comment at the head of a recipe, behind its first two lines (interpreter, licence).

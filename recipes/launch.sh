@@ -6,13 +6,7 @@
 # shellcheck source=recipes/python.sh
 source "$PROJECT_ROOT/recipes/python.sh"
 
-# ask_for_checks: let the run check itself at the end: all steps are there, losses and gradient norms are finite, a
-# checkpoint is complete. Its status is 1 if one of these does not hold. CHECKS=none checks nothing.
-ask_for_checks() {
-    [[ "${CHECKS:-}" == none ]] || export PRIME_EXT_CHECKS=${CHECKS:-default}
-}
-
-# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set, and let it check itself.
+# launch CONFIG OVERRIDES...: replace this shell by the training run, on NNODES nodes if that is set.
 # With DRY_RUN=1 the configuration is composed and checked instead, and its memory and hours are printed; nothing
 # is read but the sizes of the models, and no GPU is needed. Knobs of the plan: DEVICE_MEMORY (GiB, default 80), MEAN_TOKENS
 # (prompt and response, for the hours). Status: 0 it fits, 1 it would not start or not fit, 2 there is no plan.
@@ -32,8 +26,6 @@ launch() {
             ${SHRINK_STEPS:+--steps "$SHRINK_STEPS"} ${SHRINK_ROLLOUT:+--rollout "$SHRINK_ROLLOUT"} "${tools[@]}"
         [[ "$config" == *_cpu || "$SHRINK" == gpu ]] || config=${config}_cpu
     fi
-    # The trainer's process checks itself, so that signals and its exit status take no detour through a shell.
-    ask_for_checks
     set -x
     exec "$PYTHON" -m prime_ext.train --config-name="$config" "$@" "${SHRUNK[@]}"
 }

@@ -21,7 +21,6 @@ launch_supervised() {
     local command=("$PYTHON" -m torch.distributed.run ${TORCHRUN:---standalone} --nproc-per-node "$processes" -m "$module"
         "$@" "${SHRUNK[@]}")
     ! dry_run || not_planned "${command[@]}"
-    ask_for_checks
     set -x
     exec "${command[@]}"
 }

@@ -8,8 +8,8 @@
 #       prm.reference_path=Qwen/Qwen2.5-Math-7B-Instruct                        # stage 2, from step labels
 #
 # DATA is a parquet or JSON Lines file with the columns prompt (a text or chat messages), completions and correctness
-# (and dataset), or for prm.loss=step_ce prompt or problem, steps, and step_labels or label (the first wrong step, or -1).
-# or response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
+# (and dataset), or for prm.loss=step_ce prompt, completions (steps) and labels (one per step), or for the other losses
+# response (chat messages that end with the response) and label, as PRIME-RL/EurusPRM-Stage1-Data has them.
 # Overrides are keys of prime_ext/config/offline_prm_common.yaml. The data are checked before a model is loaded. After an
 # interruption the same command goes on from its last checkpoint. The result is OUTPUT_DIR/hf, OUTPUT_DIR/metrics.jsonl.
 # DRY_RUN=1 prints the command; SHRINK=1 makes two steps on the CPU with a tiny untrained model.
@@ -17,9 +17,8 @@ set -euo pipefail
 
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/head.sh"
-begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, CHECKS=none (no checks
-    of the metrics at the end), TORCHRUN (options of torchrun; default --standalone, for several nodes
-    its rendezvous options)" "$@"
+begin 2 "OUTPUT_DIR, N_PROC (processes; default: one per GPU, 1 on the CPU), DEVICE=cpu, PYTHON, TORCHRUN (options of torchrun;
+    default --standalone, for several nodes its rendezvous options)" "$@"
 MODEL=$1
 DATA=$2
 shift 2
@@ -50,5 +49,4 @@ fi
 COMMAND=("$PYTHON" -m torch.distributed.run $TORCHRUN --nproc-per-node "$N_PROC" -m prime_ext.offline_prm "${ARGUMENTS[@]}")
 ! dry_run || not_planned "${COMMAND[@]}"
 "$PYTHON" -m prime_ext.offline_prm --check "${ARGUMENTS[@]}"
-ask_for_checks
 exec "${COMMAND[@]}"

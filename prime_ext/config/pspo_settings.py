@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, PositiveOrZero, Section, SettingsError, Switch, Text
+from prime_ext.config.checks import STRICT, Section, SettingsError, Switch
 from prime_ext.config.reward_settings import AccumulationSettings, Credit, ShapingSettings, Steps, chain_problems
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
@@ -33,9 +33,7 @@ class PSPOSettings(Section):
     shaping: ShapingSettings | None
     credit: Credit
     judge: Switch
-    outcome_coefficient: PositiveOrZero
     on_failure: OnFailure
-    log_path: Text | None
 
     @property
     def reward_position(self) -> str:
@@ -56,9 +54,7 @@ class PSPOSettings(Section):
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        yield from chain_problems(SECTION, self)
-        if self.outcome_coefficient > 0 and not self.judge:
-            yield f"pspo.outcome_coefficient={self.outcome_coefficient} needs verdicts; set pspo.judge=true"
+        return chain_problems(SECTION, self)
 
 
 def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:

@@ -111,7 +111,7 @@ ProcessEstimator = Annotated[Text, one_of(PROCESS_ESTIMATORS)]
 TurnEstimator = Annotated[Text, one_of(TURN_ESTIMATORS)]
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
 # Those of prime_ext.step_rm.splitting.
-TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences", "pspo"]
+TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -168,12 +168,8 @@ class TokenSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScoredStepSettings:
-    """Scores of a step reward model as rewards (``prime/process=step_scorer``)."""
-
-    form: Literal["step_scorer"]
+class _PaidSteps:
     coefficient: Positive
-    granularity: Literal["step", "response"]
     accumulation: AccumulationSettings | None
     shaping: ShapingSettings | None
     credit: Credit
@@ -181,6 +177,14 @@ class ScoredStepSettings:
     discount: Share
     estimator: ProcessEstimator
     gate: GateSettings | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScoredStepSettings(_PaidSteps):
+    """Scores of a step reward model as rewards (``prime/process=step_scorer``)."""
+
+    form: Literal["step_scorer"]
+    granularity: Literal["step", "response"]
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
@@ -188,21 +192,13 @@ class ScoredStepSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class StepRewardSettings:
+class StepRewardSettings(_PaidSteps):
     """The PRM's rewards of tokens, paid at the ends of steps, turns or responses (``prime/process=steps``)."""
 
     form: Literal["steps"]
-    coefficient: Positive
     granularity: Literal["step", "turn", "response"]
     step_score: StepScore
     step_score_scale: Positive
-    accumulation: AccumulationSettings | None
-    shaping: ShapingSettings | None
-    credit: Credit
-    normalization: Normalization
-    discount: Share
-    estimator: ProcessEstimator
-    gate: GateSettings | None
 
     def problems(self) -> Iterable[str]:
         """What does not go together; sums of log-ratios have any sign."""

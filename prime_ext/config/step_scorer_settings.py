@@ -46,27 +46,28 @@ class _Scorer:
 
 
 @dataclass(frozen=True, config=STRICT)
-class LocalScorerSettings(_Scorer):
-    """A step reward model in a process on each node, a step at a time (``step_scorer=local``)."""
-
-    kind: Literal["local"]
-    pair_format: Mapping[str, Any] | None
+class _NodeScorer(_Scorer):
     device: Text | None
     dtype: Text | None
     actor: ActorSettings
 
 
 @dataclass(frozen=True, config=STRICT)
-class TokenClassifierSettings(_Scorer):
+class LocalScorerSettings(_NodeScorer):
+    """A step reward model in a process on each node, a step at a time (``step_scorer=local``)."""
+
+    kind: Literal["local"]
+    pair_format: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TokenClassifierSettings(_NodeScorer):
     """A model there that reads a response at once (``step_scorer=token_classification``)."""
 
     kind: Literal["token_classification"]
     separator: str
-    layout: Literal["plain", "chat", "turns"]
+    layout: Literal["plain", "chat"]
     answer_tokens: Annotated[list[Text], Field(min_length=2, max_length=2)] | None
-    device: Text | None
-    dtype: Text | None
-    actor: ActorSettings
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -79,7 +80,6 @@ class ServerSettings(_Scorer):
     concurrency: Count
     timeout_seconds: Positive
     attempts: Count
-    api_key_variable: Text | None
 
 
 # The section ``step_scorer``.
@@ -97,8 +97,6 @@ def read_scorer(values: Any) -> ScorerSettings:
     settings: ScorerSettings = read(_Tagged, values, SECTION)
     if settings.model_path is None:
         raise SettingsError(f"{SECTION}.model_path is missing; give the folder of the step reward model")
-    if isinstance(settings, TokenClassifierSettings) and settings.layout == "turns" and settings.answer_tokens is None:
-        raise SettingsError(f"{SECTION}.answer_tokens=None: {SECTION}.layout=turns reads two answers, such as [+, -]")
     return settings
 
 

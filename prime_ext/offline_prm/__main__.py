@@ -5,14 +5,12 @@
 
 Words are overrides of prime_ext/config/offline_prm_common.yaml. ``--check`` reads and checks configuration and data,
 and stops before a model is loaded. Exits with 2 and one line when something cannot work, and with 130 when
-interrupted; the same command continues from the last checkpoint. With ``PRIME_EXT_CHECKS=default`` a finished run
-checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
+interrupted; the same command continues from the last checkpoint.
 """
 
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,6 @@ from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.data import Group, count_examples, prompt_key, read_data
 from prime_ext.offline_prm.settings import OfflineSettings
 from prime_ext.preflight.prm import check_output_layer, check_weights
-from prime_ext.run.check_metrics import RunChecks
 from prime_ext.run.metrics_file import MetricsFile
 from prime_ext.run.training import (
     METRICS_FILE,
@@ -109,12 +106,6 @@ def describe(train: list[Group], validation: list[Group]) -> str:
     )
 
 
-def checks_of(settings: OfflineSettings) -> RunChecks:
-    """Return what every healthy run leaves: all its epochs, logged without a gap, and finite numbers."""
-    path = Path(settings.trainer.output_dir) / METRICS_FILE
-    return RunChecks(path, ("train/loss", "train/grad_norm"), {"train/epoch": settings.trainer.epochs})
-
-
 def train(config: "DictConfig", settings: OfflineSettings) -> None:
     import torch.distributed as dist
     from omegaconf import OmegaConf
@@ -199,18 +190,19 @@ _SINGLE_RANK = {
 }
 
 
-def prepare(words: list[str]) -> tuple[RunChecks | None, Callable[[], None]]:
+def run(words: list[str]) -> None:
     config, settings = compose([word for word in words if word != "--check"])
     if "--check" in words:
-        return None, lambda: print(describe(*load(settings)))
+        print(describe(*load(settings)))
+        return
     if "RANK" not in os.environ:
         os.environ |= _SINGLE_RANK
-    return checks_of(settings), lambda: train(config, settings)
+    train(config, settings)
 
 
 @command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
-    return run_program(arguments, __doc__ or "", prepare)
+    return run_program(arguments, __doc__ or "", run)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def prompt_key(prompt: Prompt) -> str:
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
-    prompt = row.get("prompt", row.get("problem"))
+    prompt = row.get("prompt")
     if prompt is None:
         raise BadRow(f"no column 'prompt'; it has {sorted(row)}")
     if isinstance(prompt, str) and prompt.strip():
@@ -89,42 +89,23 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
         yield Example(text(said, f"completion {number}"), label, where)
 
 
-def step_labels(row: Mapping[str, Any], n_steps: int) -> tuple[float | None, ...]:
-    """Read the labels of steps from ``step_labels`` (TRL's ``labels``), or from ``label``, the first wrong step from 0.
-
-    A prefix with an error stays wrong: 0 follows the first 0. Raises ``BadRow`` for none, or if they do not fit.
-    """
-    name = next((name for name in ("step_labels", "labels", "label") if name in row), None)
-    labels: list[float | None]
-    if name is None:
-        raise BadRow(f"no column 'step_labels' (one per step) or 'label' (first wrong step); has {sorted(row)}")
-    if name == "label":
-        first = row[name]
-        if not isinstance(first, int) or isinstance(first, bool) or not -1 <= first < n_steps:
-            raise BadRow(f"label must be -1 or the index of the first wrong of {n_steps} steps, got {first!r}")
-        labels = [float(first < 0 or step < first) for step in range(n_steps)]
-    else:
-        values = listed(row, name)
-        if len(values) != n_steps:
-            raise BadRow(f"{n_steps} steps and {len(values)} {name}")
-        labels = [
-            None if value is None else _label(value, f"label of step {number}")
-            for number, value in enumerate(values, start=1)
-        ]
-    if 0.0 in labels:
-        first = labels.index(0.0)
-        labels[first:] = [0.0] * (n_steps - first)
-    return tuple(labels)
-
-
 def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    column = listed(row, "steps" if "steps" in row or "completions" not in row else "completions")
+    """Read a response in steps, with a label for each; a prefix with an error stays wrong: 0 follows the first 0."""
+    column, values = listed(row, "completions"), listed(row, "labels")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
-    labels = step_labels(row, len(steps))
+    if len(values) != len(steps):
+        raise BadRow(f"{len(steps)} steps and {len(values)} labels")
+    labels = [
+        None if value is None else _label(value, f"label of step {number}")
+        for number, value in enumerate(values, start=1)
+    ]
     if all(label is None for label in labels):
         raise BadRow("no step has a label")
+    if 0.0 in labels:
+        first = labels.index(0.0)
+        labels[first:] = [0.0] * (len(labels) - first)
     joined, char_ends = join_steps(steps, prm.steps.prefix, prm.steps.separator)
-    yield Example(joined, None, where, char_ends, labels)
+    yield Example(joined, None, where, char_ends, tuple(labels))
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:

@@ -42,7 +42,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
-    yield from check_data(config, pspo is None or bool(pspo.outcome_coefficient), first)
+    yield from check_data(config, pspo is None, first)
     models = {"actor_rollout_ref.model.path": policy.model.path}
     yield from _check_tokenizer("actor_rollout_ref.model", policy.model)
     yield from check_output_layer("actor_rollout_ref.model", policy.model, policy.actor.strategy)

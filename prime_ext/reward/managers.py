@@ -13,15 +13,12 @@ import functools
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
@@ -36,7 +33,7 @@ from prime_ext.config.reward_settings import Steps, StepSettings, chain_argument
 from prime_ext.reward import user_function
 from prime_ext.reward.compute_score import reward_info
 from prime_ext.reward.node_scorer import connect
-from prime_ext.reward.step_scoring import Score, ScoredSteps, StepScoring
+from prime_ext.reward.step_scoring import Score, ScoredSteps, StepScoring, failure_info
 from prime_ext.verifiers.verdict import Outcome, grader_failed
 
 logger = logging.getLogger(__name__)
@@ -97,8 +94,8 @@ class StepScoresRewardManager(PromptRewardManager):
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
-        failure = self._scoring.failure_info(scored, [f"step scorer: {scored.reason}"] if scored.reason else [])
-        return {**judged, "reward_extra_info": {**judged["reward_extra_info"], **scored.info(), **failure}}
+        info = {**judged["reward_extra_info"], **scored.info(), **failure_info(scored.reason)}
+        return {**judged, "reward_extra_info": info}
 
 
 @dataclass(frozen=True)
@@ -151,39 +148,22 @@ class PSPORewardManager(StepScoresRewardManager):
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         self.settings, of_scorer = pspo_settings.sections_of(config)
         self._price = ChainPricing(self.settings)
-        self._log = _log_file(self.settings.log_path) if self.settings.log_path else None
         return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
-        row = data[0]
-        scored, verdict = await asyncio.gather(self._scoring(row), self._judged(data))
+        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judged(data))
         priced, reason = self._priced(scored)
-        reasons = [f"step scorer: {reason}"] if reason else []
-        bonus = 0.0
-        if self.settings.outcome_coefficient > 0:
-            if verdict is None:
-                reasons.append("verifier: the row has no gold answer, and pspo.outcome_coefficient is above 0")
-            elif verdict["grader_failure"]:
-                reasons.append(f"verifier: {verdict['verifier_detail'] or verdict.get('verdict', 'no verdict')}")
-            else:
-                bonus = self.settings.outcome_coefficient * float(verdict["acc"])
-        reward = 0.0 if reasons or priced.reward is None else priced.reward + bonus
+        reward = 0.0 if priced.reward is None else priced.reward
         info = {
             **(verdict or {}),
             **scored.info(),
             "step_rewards": json.dumps(priced.paid),
             "chain_score": priced.score,
             "chain_factor": priced.factor,
-            "chain_reward": priced.reward,
-            "outcome_reward": bonus,
-            **self._scoring.failure_info(scored, reasons),
+            **failure_info(reason),
             "score": reward,
         }
-        if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as lines:
-                record = _record(row.non_tensor_batch, scored, priced, info)
-                lines.write(json.dumps(record, ensure_ascii=False) + "\n")
         return {"reward_score": reward, "reward_extra_info": info}
 
     def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
@@ -209,31 +189,3 @@ class PSPORewardManager(StepScoresRewardManager):
             return reward_info(grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail))
         known = {"acc": float(judged["reward_score"]), "grader_failure": 0.0, "verifier_detail": ""}
         return {**known, **judged["reward_extra_info"]}
-
-
-def _log_file(folder: str) -> Path:
-    """Return the file of this process: lines of several nodes in one file of a shared disk could mix."""
-    node = f"{ray.get_runtime_context().get_node_id()[:8]}_" if ray.is_initialized() else ""
-    path = Path(folder).expanduser() / f"responses_{node}{os.getpid()}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _record(
-    extras: Mapping[str, Any], scored: ScoredSteps, priced: PricedChain, info: Mapping[str, Any]
-) -> dict[str, Any]:
-    names = ("n_tokens", "chain_score", "chain_factor", "chain_reward", "outcome_reward", "acc", "pred", "score")
-    texts = scored.cut.texts
-    nothing = [None] * len(texts)
-    values = nothing if scored.scores is None else scored.scores.scores
-    steps = zip(texts, values, priced.paid or nothing, strict=True)
-    return {
-        "global_step": int(extras["global_steps"]) if extras.get("global_steps") is not None else None,
-        "uid": str(extras.get("uid", "")),
-        "rollout": int(extras["session_id"]) if extras.get("session_id") is not None else None,
-        "data_source": str(extras.get("data_source", "")),
-        "n_steps": len(texts),
-        "steps": [{"text": text, "score": value, "paid": amount} for text, value, amount in steps],
-        **{name: info.get(name) for name in names},
-        "failure": info["failure_detail"],
-    }

@@ -2,11 +2,9 @@
 """The step scorer of a node's reward workers, in a Ray actor (:mod:`prime_ext.reward.node_actor`) or this process."""
 
 import asyncio
-import bisect
-import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings
 from prime_ext.reward.node_actor import NodeActor
@@ -16,53 +14,37 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 
 logger = logging.getLogger(__name__)
 
-# Seconds that the first response of a batch waits for more, and most tokens of a batch.
-WINDOW_SECONDS = 0.005
-BATCH_TOKENS = 16384
 # Responses that an actor accepts at the same time; more wait in its queue.
 MAX_CONCURRENCY = 10_000
 
 
-@dataclass(eq=False)
-class _Request:
-    chain: Chain
-    tokens: int
-    done: "asyncio.Future[Outcome]"
+class Gatherer:
+    """Scores together the responses that arrive while it scores others. Belongs to one event loop."""
 
-
-class MicroBatcher:
-    """Scores responses that arrive one by one together; while it scores a batch, the next one collects.
-
-    The first response of a batch waits ``window_seconds`` for more; one longer than ``max_tokens`` is a batch of its
-    own. Belongs to one event loop.
-    """
-
-    def __init__(self, scorer: StepScorer, window_seconds: float, max_tokens: int):
-        self._scorer, self._window, self._max_tokens = scorer, window_seconds, max_tokens
-        self._waiting: list[_Request] = []
+    def __init__(self, scorer: StepScorer):
+        self._scorer = scorer
+        self._waiting: list[tuple[Chain, asyncio.Future[Outcome]]] = []
         self._runner: asyncio.Task[None] | None = None
 
-    async def score(self, chain: Chain, tokens: int) -> Outcome:
-        """Return the scores of one response of ``tokens`` tokens, or why there are none."""
+    async def score(self, chain: Chain) -> Outcome:
+        """Return the scores of one response, or why there are none."""
         loop = asyncio.get_running_loop()
-        request = _Request(chain, tokens, loop.create_future())
-        self._waiting.append(request)
+        done: asyncio.Future[Outcome] = loop.create_future()
+        self._waiting.append((chain, done))
         if self._runner is None:
             self._runner = loop.create_task(self._run())
-        return await request.done
+        return await done
 
     async def _run(self) -> None:
-        await asyncio.sleep(self._window)
-        # Those who were cancelled do not wait any more.
-        while waiting := [request for request in self._waiting if not request.done.done()]:
-            tokens = itertools.accumulate(request.tokens for request in waiting)
-            fitting = max(1, bisect.bisect_right(list(tokens), self._max_tokens))
-            batch, self._waiting = waiting[:fitting], waiting[fitting:]
-            outcomes = await score_each(self._scorer, [request.chain for request in batch])
-            for request, outcome in zip(batch, outcomes, strict=True):
-                if not request.done.done():
-                    request.done.set_result(outcome)
-        self._waiting, self._runner = [], None
+        while self._waiting:
+            # Those who were cancelled do not wait any more.
+            batch = [(chain, done) for chain, done in self._waiting if not done.done()]
+            self._waiting = []
+            outcomes = await score_each(self._scorer, [chain for chain, _ in batch])
+            for (_, done), outcome in zip(batch, outcomes, strict=True):
+                if not done.done():
+                    done.set_result(outcome)
+        self._runner = None
 
 
 async def score_each(scorer: StepScorer, chains: Sequence[Chain]) -> list[Outcome]:
@@ -95,12 +77,11 @@ class NodeStepScorer:
                 scorer = replace(scorer, device="cpu")
         self._scorer = build_scorer(scorer, router_address)
         # A server forms batches itself.
-        local = not isinstance(scorer, ServerSettings)
-        self._batcher = MicroBatcher(self._scorer, WINDOW_SECONDS, BATCH_TOKENS) if local else None
+        self._gatherer = None if isinstance(scorer, ServerSettings) else Gatherer(self._scorer)
 
-    async def score(self, chain: Chain, tokens: int) -> Outcome:
-        if self._batcher is not None:
-            return await self._batcher.score(chain, tokens)
+    async def score(self, chain: Chain) -> Outcome:
+        if self._gatherer is not None:
+            return await self._gatherer.score(chain)
         (outcome,) = await score_each(self._scorer, [chain])
         return outcome
 

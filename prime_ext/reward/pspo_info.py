@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of the extra info that reward managers with step scores return."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Shares of responses by their number of steps, bounds included.
-HISTOGRAM = {
-    "steps_at_most_1": (0, 1),
-    "steps_2": (2, 2),
-    "steps_3_to_5": (3, 5),
-    "steps_6_to_8": (6, 8),
-    "steps_above_8": (9, math.inf),
-}
 FAILURE = "reward_failure"
 # Means over the responses that have a value; PRIME logs those of scores as the PRM's.
 MEANS_OF_SCORES = ("step_score", "lowest_step_score", "contexts_cut", "steps_cut", "scorer_seconds")
-_MEANS_OF_CHAINS = ("chain_score", "chain_factor", "chain_reward", "outcome_reward", "steps_timed_out")
-MEANS = ("score", "acc", FAILURE, *MEANS_OF_SCORES, *_MEANS_OF_CHAINS, *HISTOGRAM)
+MEANS = ("score", "acc", FAILURE, *MEANS_OF_SCORES, "chain_score", "chain_factor", "steps_timed_out")
 # What was not judged has no such value; the number there is for verl.
-_UNLESS = {"acc": "grader_failure", "score": FAILURE, "outcome_reward": FAILURE}
+_UNLESS = {"acc": "grader_failure", "score": FAILURE}
 
 
 def pspo_metrics(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -3,24 +3,19 @@
 
 import asyncio
 import json
-import logging
-import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from prime_ext.config.reward_settings import StepSettings
 from prime_ext.reward.node_actor import NodeFailure
-from prime_ext.reward.pspo_info import FAILURE, HISTOGRAM
+from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import Cut, ResponseCutter
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScores
 
-logger = logging.getLogger(__name__)
-
-# Scores a response of n tokens, or says why there are none.
-Score = Callable[[Chain, int], Awaitable[Outcome]]
-WARNINGS = 20  # about responses without scores, by each reward worker
+# Scores a response, or says why there are none.
+Score = Callable[[Chain], Awaitable[Outcome]]
 _LONGEST = 200  # characters
 
 
@@ -40,17 +35,15 @@ class ScoredSteps:
     def info(self) -> dict[str, Any]:
         """Return the extra info of the reward; None where scores are missing.
 
-        verl takes means of numbers, so that shares are 0 or 1 here, and ignores texts, so that lists are JSON.
+        verl takes means of numbers and ignores texts, so that lists are JSON.
         """
-        count, scores = len(self.cut.texts), self.scores
+        scores = self.scores
         values = () if scores is None else scores.scores
-        shares = {name: float(low <= count <= high) for name, (low, high) in HISTOGRAM.items()}
         return {
-            "n_steps": count,
+            "n_steps": len(self.cut.texts),
             "n_tokens": self.n_tokens,
             "steps_timed_out": float(self.cut.timed_out),
             "step_ends": json.dumps(self.cut.ends),
-            **shares,
             "step_scores": json.dumps(values),
             "step_score": sum(values) / len(values) if values else None,
             "lowest_step_score": min(values, default=None),
@@ -65,37 +58,27 @@ class StepScoring:
 
     def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
         self._cutter, self._score = ResponseCutter(steps, tokenizer), score
-        self._failures = 0
 
     async def __call__(self, row: Any) -> ScoredSteps:
         ids, loop = response_ids(row), asyncio.get_running_loop()
         cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
         start = time.perf_counter()
-        scores, reason = await self._scores(cut, question(row.non_tensor_batch), len(ids))
+        scores, reason = await self._scores(cut, question(row.non_tensor_batch))
         return ScoredSteps(cut, len(ids), scores, reason, time.perf_counter() - start)
 
-    async def _scores(self, cut: Cut, asked: str, n_tokens: int) -> tuple[StepScores | None, str]:
+    async def _scores(self, cut: Cut, asked: str) -> tuple[StepScores | None, str]:
         if not cut.texts:
             return StepScores(()), ""
         try:
-            outcome = await self._score(Chain(cut.texts, asked), n_tokens)
+            outcome = await self._score(Chain(cut.texts, asked))
         except NodeFailure as error:
             return None, str(error)
-        if isinstance(outcome, ScoringFailure):
-            return None, outcome.reason
-        if len(outcome.probabilities) != len(cut.texts):
-            return None, f"{len(outcome.probabilities)} scores for {len(cut.texts)} steps"
-        if not all(map(math.isfinite, outcome.scores)):
-            return None, f"scores that are not finite numbers: {[str(score) for score in outcome.scores][:10]}"
-        return outcome, ""
+        return (None, outcome.reason) if isinstance(outcome, ScoringFailure) else (outcome, "")
 
-    def failure_info(self, scored: ScoredSteps, reasons: Sequence[str]) -> dict[str, Any]:
-        """Return the columns for a response without a reward, and log the first ones."""
-        if reasons:
-            self._failures += 1
-            level = logging.WARNING if self._failures <= WARNINGS else logging.DEBUG
-            logger.log(level, "a response of %d steps has no reward: %s", len(scored.cut.texts), "; ".join(reasons))
-        return {FAILURE: float(bool(reasons)), "failure_detail": "; ".join(reasons)[:_LONGEST]}
+
+def failure_info(reason: str) -> dict[str, Any]:
+    """Return the columns of whether a response has no reward, and why."""
+    return {FAILURE: float(bool(reason)), "failure_detail": f"step scorer: {reason}"[:_LONGEST] if reason else ""}
 
 
 def response_ids(row: Any) -> list[int]:

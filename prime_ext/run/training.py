@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BeforeValidator, Field
 
 from prime_ext.config.checks import SettingsError, Text, read
-from prime_ext.run.check_metrics import RunChecks, checks_requested
 from prime_ext.run.checkpoint import MARKER, latest, mark_complete
 from prime_ext.utils.files import read_json
 from prime_ext.utils.run_store import check_identity
@@ -78,22 +77,13 @@ class Checkpoints:
         mark_complete(folder, {"identity": self.identity})
 
 
-def run_program(
-    arguments: list[str] | None, doc: str, prepare: Callable[[list[str]], tuple[RunChecks | None, Callable[[], Any]]]
-) -> int:
-    """Run a training program with these words, or those of the command line, and return its exit code.
-
-    ``prepare`` checks the words and returns what to check after the run, and the run.
-    """
+def run_program(arguments: list[str] | None, doc: str, run: Callable[[list[str]], None]) -> int:
+    """Run a training program with these words, or those of the command line, and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "-h" in words or "--help" in words:
         print(doc)
         return 0
-    checks, run = prepare(words)
-    checking = checks_requested() and is_first_rank()
-    run()
-    if checks is not None and checking:
-        checks.finish()
+    run(words)
     return 0
 
 

@@ -51,11 +51,6 @@ _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t]{0,8}\d{1,4}\.$")
 # How far back from the end of a sentence abbreviations and list numbers are looked for.
 _LOOK_BACK = 16
 
-# The pattern of the released code of PSPO (extract_steps), its repetitions bounded at 64 so that it stays linear.
-_PSPO = re.compile(
-    r"\.\s{1,64}\d{1,64}\.\s|\?\s{1,64}\d{1,64}\.\s|\n{0,64}1{1,64}\.\s{1,64}|\\n\s{0,64}\d{1,64}\.|\[\d\]"
-)
-
 
 def spans_between(text: str, starts: Iterable[int]) -> list[Span]:
     """Return the spans from each start to the next; the first begins at 0."""
@@ -164,17 +159,6 @@ def split_at_pattern(text: str, pattern: str) -> list[Span]:
     return spans_between(text, _with_content(text, [match.start() for match in matches]))
 
 
-def split_pspo(text: str) -> list[Span]:
-    r"""Split as the released code of PSPO (arXiv 2411.11681) does, for comparison.
-
-    Its markers count anywhere and in any order (decimals, an answer ``option 1.``), ``[k]`` up to 9 only, and
-    ``1. A\n2. B`` is one step, so do not train with it. The text before the first marker, which it drops, is part of
-    the first span here; a text without a marker, which has no step there, is one span.
-    """
-    found = [match.span() for match in _PSPO.finditer(text)]
-    return spans_between(text, _followed(text, found, lambda body, end: bool(text[body:end].strip()))[1:])
-
-
 def split_auto(text: str) -> list[Span]:
     """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
     spans: list[Span] = spans_between(text, [])
@@ -190,7 +174,6 @@ SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     **{style: partial(split_at_markers, style=style) for style in _MARKERS},
     "paragraphs": split_paragraphs,
     "sentences": split_sentences,
-    "pspo": split_pspo,
 }
 
 

@@ -5,20 +5,15 @@
         trainer.output_dir=outputs/step_rm
 
 Words are overrides of prime_ext/config/step_rm.yaml. Exits with 2 and one line when something cannot work, and with 130
-when interrupted; the same command continues from the last checkpoint. With ``PRIME_EXT_CHECKS=default`` a finished run
-checks itself, and exits with 1 if something is wrong (:mod:`prime_ext.run.check_metrics`).
+when interrupted; the same command continues from the last checkpoint.
 """
 
-import math
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.run.check_metrics import RunChecks
-from prime_ext.run.training import METRICS_FILE, check_folder, is_first_rank, read_settings, run_program
+from prime_ext.run.training import check_folder, is_first_rank, read_settings, run_program
 from prime_ext.step_rm.train_settings import StepRMSettings
 from prime_ext.utils.run_store import command
 
@@ -30,15 +25,6 @@ def compose(overrides: list[str]) -> StepRMSettings:
     return settings
 
 
-def checks_of(settings: StepRMSettings) -> RunChecks:
-    """Return what every healthy run leaves: its last epoch, unless it may stop early, and finite numbers."""
-    # More than all epochs but the last.
-    begun = math.nextafter(max(0.0, settings.optim.epochs - 1), math.inf)
-    reached = {} if settings.trainer.patience else {"epoch": begun}
-    path = Path(settings.trainer.output_dir).expanduser() / METRICS_FILE
-    return RunChecks(path, ("train_loss", "eval_loss"), reached, without_gaps=False)
-
-
 def print_summary(results: dict[str, Any], output_dir: str) -> None:
     print(f"best step {results['best_step']} of {results['steps']}, temperature {results['temperature']:.4f}")
     for name in ("validation", "test"):
@@ -48,22 +34,18 @@ def print_summary(results: dict[str, Any], output_dir: str) -> None:
     print(f"written to {output_dir}: model/, results.json, metrics.jsonl")
 
 
-def prepare(words: list[str]) -> tuple[RunChecks, Callable[[], None]]:
+def run(words: list[str]) -> None:
     settings = compose(words)
+    from prime_ext.step_rm.training import train
 
-    def run() -> None:
-        from prime_ext.step_rm.training import train
-
-        results = train(settings)
-        if is_first_rank():
-            print_summary(results, settings.trainer.output_dir)
-
-    return checks_of(settings), run
+    results = train(settings)
+    if is_first_rank():
+        print_summary(results, settings.trainer.output_dir)
 
 
 @command("prime_ext", SettingsError)
 def main(arguments: list[str] | None = None) -> int:
-    return run_program(arguments, __doc__ or "", prepare)
+    return run_program(arguments, __doc__ or "", run)
 
 
 if __name__ == "__main__":

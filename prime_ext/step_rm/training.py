@@ -242,9 +242,9 @@ def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
 
 
 def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 1.0) -> dict[str, Any]:
-    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and rates by class.
+    """Return the share of the most frequent class, accuracy, macro-F1, negative log-likelihood, and the confusion.
 
-    Rows of the confusion are true classes, columns predicted ones. A rate without a case is None.
+    Rows of the confusion are true classes, columns predicted ones.
     """
     scaled_NC = logits_NC.double() / temperature
     predicted_N = scaled_NC.argmax(-1)
@@ -252,8 +252,6 @@ def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 
     confusion_CC = torch.bincount(class_N * n + predicted_N, minlength=n * n).reshape(n, n)
     hit_C, predicted_C, true_C = confusion_CC.diagonal(), confusion_CC.sum(0), confusion_CC.sum(1)
     f1_C = 2 * hit_C.double() / (predicted_C + true_C)
-    rates = {"precision": hit_C / predicted_C, "recall": hit_C / true_C, "f1": f1_C}
-    classes = {name: [None if rate.isnan() else float(rate) for rate in rate_C] for name, rate_C in rates.items()}
     return {
         "steps": len(class_N),
         "majority": float(true_C.max() / len(class_N)),
@@ -261,10 +259,6 @@ def report(logits_NC: torch.Tensor, class_N: torch.Tensor, temperature: float = 
         # Of the classes that occur or are predicted.
         "macro_f1": float(f1_C.nanmean()),
         "nll": float(F.cross_entropy(scaled_NC, class_N)),
-        "classes": {
-            str(label): {"steps": int(true_C[at]), **{name: values[at] for name, values in classes.items()}}
-            for at, label in enumerate(LABELS)
-        },
         "confusion": confusion_CC.tolist(),
     }
 

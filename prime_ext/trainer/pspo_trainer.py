@@ -58,12 +58,11 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
     if info[FAILURE] or not own_T.any():
         return reward_T.float()
     if settings.accumulation is not None and settings.accumulation.reward_position == "tokens":
-        reward_T[own_T] = info["chain_reward"] / int(own_T.sum())
+        reward_T[own_T] = info["score"] / int(own_T.sum())
     else:
         end_S = valid_ends(torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T)
         # Steps that share a token are all paid there.
         reward_T.index_add_(0, end_S, torch.tensor(json.loads(info["step_rewards"]), dtype=torch.float64))
-    reward_T[own_T.nonzero()[-1]] += info["outcome_reward"]
     return reward_T.float()
 
 
@@ -99,7 +98,7 @@ def scored_rows(
 
 def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], splitter: str) -> str:
     """Return how few responses have two steps, and in how many other splitters find them, the best first."""
-    counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS if name != "pspo"}
+    counts = {name: sum(len(split_steps(text, name)) > 1 for text in texts) for name in SPLITTERS}
     several = sum(info["n_steps"] > 1 for info in infos)
     better = sorted((name for name in counts if counts[name] > several), key=counts.__getitem__, reverse=True)
     found = ", ".join(f"pspo.steps={name} in {counts[name]}" for name in better)
@@ -170,7 +169,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         several = sum(info["n_steps"] > 1 for info in infos)
         first = self._without_steps is None
         self._without_steps = 0 if several else (self._without_steps or 0) + 1
-        ends = self._without_steps >= BATCHES_WITHOUT_STEPS and not self.pspo.outcome_coefficient
+        ends = self._without_steps >= BATCHES_WITHOUT_STEPS
         if not self.pspo.zeroes_single_steps or not (ends or (first and several < FEW * len(infos))):
             return
         ids = store.fetch_rows("responses")["responses"]

@@ -8,7 +8,7 @@
 #
 # Cross-entropy at the end of every step, of the sum so far; the reference stays that of stage 1. 8 GPUs of 80 GB. README.md
 # beside this file has the settings with their sources, and what is our reading of them. Data: TRAIN_FILES, responses cut
-# into steps with a label each or the first wrong step (docs/reference/offline_prm.md); PRIME-RL/EurusPRM-Stage2-Data on the hub
+# into steps with a label each (docs/reference/offline_prm.md); PRIME-RL/EurusPRM-Stage2-Data on the hub
 # has columns that we have not seen. MODEL_PATH is stage 1's result, or PRIME-RL/EurusPRM-Stage1. After an interruption the same
 # command goes on from its last checkpoint.
 #

@@ -48,8 +48,7 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
         *(f"  {name:<24}{before[name]:>16}{after[name]:>16}" for name in before),
         write_seconds(summary),
         f"Everything is in {run_dir}: summary.json, steps.png, metrics.jsonl, step_rm_honest/ (the step reward model),",
-        "sft/ and policy/ (before and after, Hugging Face format), and responses/ (all of the training, with their",
-        "steps, scores and rewards).",
+        "sft/ and policy/ (before and after, Hugging Face format).",
     ]
     return "\n".join(lines)
 

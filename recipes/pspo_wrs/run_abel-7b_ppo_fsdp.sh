@@ -8,12 +8,11 @@
 #
 # The settings of the released code: PPO with a critic, gamma 1, lambda .95, four passes over each batch, rate 1.41e-5,
 # 8 responses per GPU and step, one response per prompt, temperature 1, 512 new tokens, KL penalty in the reward (.2,
-# adaptive, target 6). No gold answer counts (pspo.outcome_coefficient=0).
+# adaptive, target 6). No gold answer counts.
 # VARIANT, what is made of the steps' scores: weibull (default: geometric mean times Weibull, the paper), released (the
-#   function in the repository), released_code (the same with the repository's pattern for steps), cn_ppo (the
-#   predecessor: Gaussian, first step times .2), gaussian (without that weight), first_weight (Weibull with it); without
-#   shaping geometric, mean, min; plain (every step is paid for itself); outcome (plus the verdict on
-#   the answer). recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
+#   function in the repository), cn_ppo (the predecessor: Gaussian, first step times .2), gaussian (without that weight),
+#   first_weight (Weibull with it); without shaping geometric, mean, min; plain (every step is paid for itself).
+#   recipes/pspo_wrs/README.md has the settings with their sources and what differs from the paper.
 # Other estimators: algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8, and so on.
 # GPUs: N_GPUS (4) train and generate, and one more on each node is for the step reward model (SCORER_GPUS=1). Without one
 # to spare, SCORER_GPUS=0 puts it on SCORER_THREADS (16) CPU threads of each node, which is slow for a BERT-large; or
@@ -47,13 +46,11 @@ SCORER_GPUS=${SCORER_GPUS:-1}
 case "$VARIANT" in
     weibull) options=() ;;
     released) options=(chain@pspo=pspo_released) ;;
-    released_code) options=(chain@pspo=pspo_released pspo.steps=pspo) ;;
     cn_ppo) options=(chain@pspo=cn_ppo) ;;
     gaussian) options=(chain@pspo=cn_ppo pspo.accumulation.first_weight=1.0) ;;
     first_weight) options=(pspo.accumulation.first_weight=0.2) ;;
     geometric | mean | min) options=(pspo.shaping=null pspo.accumulation.mode="$VARIANT") ;;
     plain) options=(chain@pspo=plain) ;;
-    outcome) options=(pspo.outcome_coefficient=1.0) ;;
     *) echo "run_abel-7b_ppo_fsdp.sh: VARIANT=$VARIANT is unknown; -h lists them" >&2; exit 2 ;;
 esac
 if ((LORA)); then
@@ -82,7 +79,6 @@ launch pspo_trainer \
     data.filter_overlong_prompts=true \
     algorithm.kl_ctrl.kl_coef="${KL:-0.2}" \
     step_scorer.model_path="$STEP_RM" \
-    pspo.log_path="$OUTPUT_DIR/responses" \
     actor_rollout_ref.model.path="$POLICY" \
     "${TEMPLATE[@]}" \
     actor_rollout_ref.actor.ppo_mini_batch_size="${MINI_BATCH:-$TRAIN_BATCH}" \

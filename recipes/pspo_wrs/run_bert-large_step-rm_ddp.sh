@@ -20,7 +20,7 @@ set -euo pipefail
 # shellcheck source=recipes/head.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../head.sh"
 begin 2 "OUTPUT_DIR FORMAT (pspo prm800k math_shepherd chains) N_GPUS BATCH EFFECTIVE_BATCH LR EPOCHS
-    MAX_LENGTH DEVICE DTYPE CHECKS DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
+    MAX_LENGTH DEVICE DTYPE DRY_RUN SHRINK PYTHON TORCHRUN" "$@"
 MODEL=$1
 STEPS=$2
 shift 2

@@ -37,7 +37,6 @@ exec "$PYTHON" -m prime_ext.train --config-name=pspo_trainer_cpu \
     algorithm.kl_ctrl.type=fixed \
     algorithm.kl_ctrl.kl_coef="${KL:-0.01}" \
     'pspo.steps={pattern: "(?<=;)\d"}' \
-    pspo.log_path="$RUN_DIR/responses" \
     step_scorer.model_path="$STEP_RM" \
     step_scorer.dtype=float64 \
     actor_rollout_ref.model.path="$MODEL" \

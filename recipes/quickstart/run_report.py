@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import read_description, right_probability, versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
-from prime_ext.utils.report_page import Page, Span
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
+from recipes.quickstart.transcript_page import Span, TranscriptPage
 from recipes.run_statistics import (
     PAIR_ACCURACY,
     paired_standard_error,
@@ -210,7 +210,7 @@ def render_transcripts(
     sizes = [abs(piece.reward) for piece in pieces if piece.reward is not None]
     # One outlier must not turn all others white.
     scale = max(float(np.quantile(sizes, 0.98)), 1e-6) if sizes else 1.0
-    page = Page("Process rewards")
+    page = TranscriptPage()
     for paragraph in explanation:
         page.text(paragraph)
     page.text(

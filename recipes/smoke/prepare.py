@@ -117,7 +117,7 @@ def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:
             right = demonstrators.solve(problem).split(";")
             other = [*right[:-1], f"\\boxed{{{(problem.answer + 1) % 10}}}"]
             for steps, wrong in ((right, -1), (other, len(right) - 1)):
-                labeled_steps = {"steps": steps, "label": wrong}
+                labeled_steps = {"completions": steps, "labels": [step != wrong for step in range(len(steps))]}
                 labeled_response = {"completions": [";".join(steps)], "correctness": [int(wrong < 0)]}
                 rows.append({"prompt": problem.prompt, **(labeled_steps if labels == "steps" else labeled_response)})
         write_json_lines(folder / f"{split}_{labels}.jsonl", rows)

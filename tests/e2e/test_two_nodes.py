@@ -77,7 +77,6 @@ def test_the_shrunk_recipe_trains_on_two_nodes(cluster, tmp_path):
     command = ["bash", str(RECIPES / "prime" / "run_eurus2-7b_fsdp.sh")]
     done = subprocess.run(command, env=ENVIRONMENT | knobs, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-    assert "all checks of the run hold" in done.stdout
     metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
     for step in (1, 2):
         assert metrics[step]["actor/grad_norm"] > 0 and metrics[step]["prm/grad_norm"] > 0

@@ -12,7 +12,7 @@ from eval.compare import main as compare_main
 from eval.compare import signed
 from eval.formats import interval, percent, score
 from eval.published import references
-from eval.report import choose_examples, kind_of, main, write_reports
+from eval.report import choose_examples, kind_of, main, write_report
 from eval.results import load_run
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import escape_markdown
@@ -46,7 +46,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
     failed = [("math500/003", 5)]
     settings = {"decoding": "recommended", "ks": (4, 16), "failed": failed, "skill": 0.4}
     run = make_run(tmp_path / "run", ["aime2024", "math500"], **settings)
-    results, markdown = json.loads((run / "results.json").read_text()), write_reports(run)[0].read_text()
+    results, markdown = json.loads((run / "results.json").read_text()), write_report(run).read_text()
     rows = markdown_rows(markdown)
     for task in results["tasks"].values():
         summary = task["summary"]
@@ -74,7 +74,7 @@ def _told(estimate):
     return [f"{value} ± {error}", f"{low} to {high}", str(estimate["problems"])]
 
 
-def test_examples_are_of_every_kind_and_of_different_problems(tmp_path):
+def test_examples_are_of_every_kind(tmp_path):
     def change(row):
         if row["sample"] == 0:
             row.update(score=None, verdict="timeout", grader_failure=True)
@@ -82,20 +82,16 @@ def test_examples_are_of_every_kind_and_of_different_problems(tmp_path):
     task = load_run(make_run(tmp_path / "run", decoding="recommended", change=change)).tasks["aime2024"]
     examples = choose_examples(task)
     assert set(examples) == {"right", "wrong", "truncated", "not judged"}
-    for kind, own in examples.items():
-        assert len({row["problem"] for row in own}) == len(own) == 3
-        assert all(kind_of(row) == kind for row in own)
+    assert all(kind_of(row) == kind for kind, row in examples.items())
 
 
 def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
-    run = make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00")
-    markdown, path = write_reports(run)
-    assert path.stat().st_size < 400_000 and markdown.stat().st_size < 100_000
+    path = write_report(make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00"))
+    assert path.stat().st_size < 100_000
     text = path.read_text(encoding="utf-8")
-    assert "default-src 'none'; style-src 'unsafe-inline'" in text and "<script" not in text and "<img" not in text
     assert "characters left out" in text and "⟨U+202E⟩" in text and "⟨U+D800⟩" in text and "␀␛" in text
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text)
-    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", markdown.read_text(encoding="utf-8"))
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text)
     assert "<script" not in outside and "<img" not in outside
 
 
@@ -109,7 +105,7 @@ def test_what_a_run_lacks_is_said_or_left_out(tmp_path):
     (run / "amc" / "responses.jsonl").write_text("")
     results = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps({**results, "regraded_with": {"math-verify": "0.9.1"}}))
-    markdown = write_reports(run)[0].read_text()
+    markdown = write_report(run).read_text()
     assert "| avg@1 | – | – | 0 | 3 |" in markdown
     assert "response tokens per second" not in markdown and "| regraded\\_with.math-verify | 0.9.1 |" in markdown
     assert "Not finished, and not in this report: amc." in markdown
@@ -118,9 +114,9 @@ def test_what_a_run_lacks_is_said_or_left_out(tmp_path):
 def test_tasks_of_choice_have_their_f1_and_tasks_of_code_no_votes(tmp_path):
     choice = make_run(tmp_path / "choice", ["redditnli"], decoding="greedy", problems=9)
     macro_f1 = json.loads((choice / "results.json").read_text())["tasks"]["redditnli"]["choice"]["macro_f1"]
-    assert f"| macro f1, % | {percent(macro_f1)} |" in write_reports(choice)[0].read_text()
+    assert f"| macro f1, % | {percent(macro_f1)} |" in write_report(choice).read_text()
     code = make_run(tmp_path / "code", ["leetcode"], decoding="recommended", n=2, ks=(2,), problems=5)
-    text = write_reports(code)[0].read_text()
+    text = write_report(code).read_text()
     assert "| pass@2 |" in text and "maj@" not in text and "### By difficulty" in text
 
 
@@ -129,9 +125,7 @@ def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_er
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
     assert main([str(whole), str(part)]) == 0
-    assert capsys.readouterr().out.split() == [
-        str(run / f"report.{kind}") for run in (whole, part) for kind in ("md", "html")
-    ]
+    assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, part)]
     assert main([str(whole), str(part), "--table", "prime"]) == 0
     text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)

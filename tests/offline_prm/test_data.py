@@ -11,7 +11,7 @@ from tiny_prm import overrides, response_rows, write_jsonl
 import prime_ext.config
 from prime_ext.config.checks import read
 from prime_ext.offline_prm.__main__ import main
-from prime_ext.offline_prm.data import read_data, step_labels
+from prime_ext.offline_prm.data import read_data
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.utils.rows import SourceError
 
@@ -38,28 +38,16 @@ def test_rows_of_one_prompt_are_one_group_wherever_they_stand_and_however_the_pr
     assert [[(e.text, e.label) for e in group.examples] for group in data] == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"label": -1}, (1.0, 1.0, 1.0)),
-        ({"label": 1}, (1.0, 0.0, 0.0)),
-        ({"step_labels": [1, None, 0.5]}, (1.0, None, 0.5)),
-        ({"labels": [True, False, True]}, (1.0, 0.0, 0.0)),
-    ],
-)
-def test_labels_of_steps(row, expected):
-    assert step_labels(row, 3) == expected
-
-
-def test_steps_become_one_response(tmp_path):
-    rows = [{"prompt": "p", "completions": ["x", "y"], "labels": [True, False]}]
+def test_steps_become_one_response_in_which_an_error_stays(tmp_path):
+    rows = [{"prompt": "p", "completions": ["x", "y", "z", "u"], "labels": [True, None, False, 0.5]}]
     data = read_data([write_jsonl(tmp_path / "s.jsonl", rows)], replace(PRM, loss="step_ce"))
     example = data[0].examples[0]
-    assert example.text == "Step 1: x\n\nStep 2: y" and example.step_labels == (1.0, 0.0) and example.label is None
+    assert example.text == "Step 1: x\n\nStep 2: y\n\nStep 3: z\n\nStep 4: u"
+    assert example.step_labels == (1.0, None, 0.0, 0.0) and example.label is None
 
 
 GOOD = {"prompt": "p", "completions": ["a", "b"], "correctness": [1, 0]}
-STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
+STEPS = {"prompt": "p", "completions": ["a", "b"], "labels": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -74,15 +62,14 @@ STEPS = {"problem": "p", "steps": ["a", "b"], "label": 0}
         (GOOD | {"correctness": [None, 0]}, "correctness 1 must be in [0, 1], got None"),
         (GOOD | {"correctness": [0.5, 0]}, "correctness 1 must be 0 or 1 for the loss dpo, got 0.5"),
         ({"response": [QUESTION, QUESTION], "label": 1}, "response must be"),
-        ({"problem": "p", "steps": ["a", "b"]}, "no column 'step_labels'"),
-        (STEPS | {"label": 2}, "label must be -1 or the index"),
-        (STEPS | {"step_labels": [1]}, "2 steps and 1 step_labels"),
-        (STEPS | {"steps": ["a", ""]}, "step 2 is empty"),
-        (STEPS | {"step_labels": [None, None]}, "no step has a label"),
+        (STEPS | {"labels": [1]}, "2 steps and 1 labels"),
+        (STEPS | {"labels": [1, 2]}, "label of step 2 must be in [0, 1], got 2"),
+        (STEPS | {"completions": ["a", ""]}, "step 2 is empty"),
+        (STEPS | {"labels": [None, None]}, "no step has a label"),
     ],
 )
 def test_a_bad_row_is_one_line_with_its_number(tmp_path, row, message):
-    by_step = "steps" in row
+    by_step = "labels" in row
     path = write_jsonl(tmp_path / "d.jsonl", [STEPS if by_step else GOOD, row])
     with pytest.raises(SourceError) as error:
         read_data([path], replace(PRM, loss="step_ce" if by_step else "dpo"))

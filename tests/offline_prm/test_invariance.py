@@ -8,7 +8,7 @@ import pytest
 import torch
 from gloo_ranks import run_ranks
 from offline_rank import RUNS
-from tiny_prm import response_rows, save_tiny_model, step_rows, write_jsonl
+from tiny_prm import labeled_steps, response_rows, save_tiny_model, step_rows, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     save_tiny_model(folder / "model")
     responses = write_jsonl(folder / "responses.jsonl", response_rows(10))
-    return folder / "model", responses, write_jsonl(folder / "steps.jsonl", step_rows(10))
+    return folder / "model", responses, write_jsonl(folder / "steps.jsonl", labeled_steps(step_rows(10)))
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def response_rows(n_prompts, seed=0, responses=4):
 
 
 def step_rows(n, seed=0):
-    """Responses of three steps; the label is the first step with an odd digit."""
+    """Responses of three steps in the format of ProcessBench; the label is the first step with an odd digit."""
     rng = random.Random(seed)
     rows = []
     for number in range(n):
@@ -46,6 +46,13 @@ def step_rows(n, seed=0):
         steps = [digits(rng, not 0 <= wrong <= step, 2) for step in range(3)]
         rows.append({"problem": f"p{number}?", "steps": steps, "label": wrong})
     return rows
+
+
+def labeled_steps(rows):
+    """The same for training: a label for each step."""
+    for row in rows:
+        labels = [int(step != row["label"]) for step in range(len(row["steps"]))]
+        yield {"prompt": row["problem"], "completions": row["steps"], "labels": labels}
 
 
 def write_jsonl(path, rows):
@@ -90,14 +97,14 @@ def write_example(folder):
     folder.mkdir(parents=True, exist_ok=True)
     save_tiny_model(folder / "model", max_positions=4096)
     write_jsonl(folder / "responses.jsonl", response_rows(60))
-    write_jsonl(folder / "steps.jsonl", step_rows(200))
+    write_jsonl(folder / "steps.jsonl", labeled_steps(step_rows(200)))
     candidates = response_rows(24, seed=5, responses=16)
     for row in candidates:
         # What a candidate votes for: wrong ones have one of three answers.
         row["answers"] = [str(sum(map(int, text.split())) % 3) for text in row["completions"]]
         row["correctness"] = [int(value) for value in row["correctness"]]
     write_jsonl(folder / "candidates.jsonl", candidates)
-    # In the format of ProcessBench: two splits of the same kind.
+    # Two splits of the same kind.
     for seed, split in ((7, "gsm8k"), (8, "math")):
         write_jsonl(folder / f"{split}.jsonl", step_rows(100, seed))
 

@@ -32,6 +32,7 @@ from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.report import LABELS, report, text
 from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
+from recipes.quickstart.transcript_page import color
 
 QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
 CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -175,9 +176,9 @@ def test_hostile_text_is_shown_and_not_interpreted():
     hostile = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;{{ 7 * 7 }}</span></div></main>"
     response = scored_response(0.1, -0.1, text=hostile)
     page = render_transcripts([hostile], {hostile: step_statistics([response])}, {hostile: [response]}, {})
-    # tests/utils/test_report_page.py attacks the page itself.
     assert "<script" not in page and "<img" not in page and page.count("</main>") == 1 and escape(hostile) in page
     assert page.count('<span class="wrong"') == 1 and "1 of 2 steps wrong" in page
+    assert color(0.0) == "#ffffff" and color(1.0) == color(7.0) == "#2166ac" and color(-1.0) == "#d66014"
 
 
 def test_transcripts_and_eval_print_the_probability_of_the_prms_description():

@@ -55,6 +55,6 @@ def test_a_recipe_evaluates_a_tiny_model_and_fails_with_it(tmp_path):
     assert "AwpNLI" in done.stdout and "PSPO-WRS" in done.stdout
     # The command of the table, which it names, is that of the folder that it wrote.
     assert re.search(rf"python -m eval.report {tmp_path / 'out'} --table pspo", done.stdout)
-    assert (tmp_path / "out" / "report.html").is_file() and (tmp_path / "out" / "results.json").is_file()
+    assert (tmp_path / "out" / "report.md").is_file() and (tmp_path / "out" / "results.json").is_file()
     done = run(str(tmp_path / "nowhere"))
     assert done.returncode == 2 and "report:" not in done.stdout

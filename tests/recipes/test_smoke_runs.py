@@ -29,13 +29,12 @@ pytestmark = pytest.mark.slow
         (
             "pspo_wrs/run_abel-7b_ppo_fsdp.sh",
             ["no/model", "no/step_rm", "no.parquet", "no.parquet"],
-            ["critic/vf_loss"],
+            ["critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm"],
         ),
     ],
 )
-def test_two_steps_with_finite_metrics_a_checkpoint_and_conditions_that_hold(tmp_path, script, words, logged):
+def test_two_steps_with_finite_metrics_and_a_checkpoint(tmp_path, script, words, logged):
     folder = run_shrunk(tmp_path, script, *words)
-    assert "all checks of the run hold" in (tmp_path / "log.txt").read_text(errors="replace")
     metrics = read_metrics(folder / "metrics.jsonl")
     assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in logged)
     assert any(name.startswith("val") for name in metrics[2])
@@ -61,7 +60,8 @@ def test_a_qwen2_without_chatml_trains_and_its_checkpoint_has_the_planned_size(t
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / path)
     folder = run_shrunk(tmp_path, "prime/run_deepseek-r1-distill-1.5b_fsdp.sh")
-    assert "all checks of the run hold" in (tmp_path / "log.txt").read_text(errors="replace")
+    metrics = read_metrics(folder / "metrics.jsonl")[2]
+    assert all(math.isfinite(metrics[name]) for name in ("actor/pg_loss", "prm/loss", "prm/grad_norm"))
     assert 2 in complete_steps(folder / "checkpoints")
     shape = read_shape("model", str(tmp_path / path))
     planned = checkpoint_bytes(Engine(shape, shape.weights, 0, 4, 4, 1, 1, False))
@@ -73,7 +73,6 @@ def test_a_qwen2_without_chatml_trains_and_its_checkpoint_has_the_planned_size(t
 
 def test_step_reward_model(tmp_path):
     folder = run_shrunk(tmp_path, "pspo_wrs/run_bert-large_step-rm_ddp.sh", "no/model", "no.jsonl")
-    assert "all checks of the run hold" in (tmp_path / "log.txt").read_text(errors="replace")
     results = read_json(folder / "results.json")
     assert results["steps"] == 2 and 0 <= results["validation"]["accuracy"] <= 1
     assert (folder / "model" / "config.json").is_file() and (folder / "steps.parquet").is_file()

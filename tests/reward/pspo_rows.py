@@ -35,8 +35,8 @@ class Calculator:
     def __init__(self):
         self.asked = []
 
-    async def score(self, chain, tokens):
-        self.asked.append((chain, tokens))
+    async def score(self, chain):
+        self.asked.append(chain)
         await asyncio.sleep(0)
         return StepScores(tuple(right(step) for step in chain.steps))
 
@@ -47,7 +47,7 @@ class Constant:
     def __init__(self, p):
         self.p = p
 
-    async def score(self, chain, tokens):
+    async def score(self, chain):
         rest = (1 - self.p) / 2
         return StepScores(tuple((rest, rest, self.p) for _ in chain.steps))
 

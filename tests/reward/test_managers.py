@@ -33,7 +33,7 @@ class Same:
     def __init__(self, outcome):
         self.outcome = outcome
 
-    async def score(self, chain, tokens):
+    async def score(self, chain):
         return self.outcome
 
 
@@ -65,23 +65,22 @@ def test_scores_of_steps_become_their_geometric_mean_times_the_weibull():
     """Two right steps and one without an equation: (.9 * .9 * .1)^(1/3) * h(3)."""
     amount, info = reward(GOOD)
     score = (0.9 * 0.9 * 0.1) ** (1 / 3)
-    assert amount == info["score"] == info["chain_reward"] == pytest.approx(score * weibull(3), abs=1e-9)
+    assert amount == info["score"] == pytest.approx(score * weibull(3), abs=1e-9)
     assert (info["chain_score"], info["chain_factor"]) == pytest.approx((score, weibull(3)), abs=1e-9)
     assert json.loads(info["step_scores"]) == [0.9, 0.9, 0.1] and info["n_steps"] == 3
     assert (info["step_score"], info["lowest_step_score"]) == pytest.approx((1.9 / 3, 0.1))
-    assert info["steps_3_to_5"] == 1.0 and info["steps_2"] == info["steps_above_8"] == 0.0
     assert info["reward_failure"] == 0.0 and info["failure_detail"] == ""
 
 
-def test_the_scorer_reads_the_steps_the_question_and_how_long_the_response_is():
+def test_the_scorer_reads_the_steps_and_the_question():
     scorer = Calculator()
     prompt = [{"role": "system", "content": "add"}, {"role": "user", "content": "What is 2*3+1?"}]
     reward(GOOD, manager(scorer=scorer), raw_prompt=prompt)
-    ((chain, tokens),) = scorer.asked
+    (chain,) = scorer.asked
     assert chain.steps == ("Step 1: 2*3=6\n", "Step 2: 6+1=7\n", "Step 3: so the answer is 7")
-    assert chain.question == "What is 2*3+1?" and tokens == len(GOOD) + 1
+    assert chain.question == "What is 2*3+1?"
     reward(GOOD, manager(scorer=scorer), raw_prompt=prompt, extra_info={"question": "2*3+1"})
-    assert scorer.asked[1][0].question == "2*3+1"
+    assert scorer.asked[1].question == "2*3+1"
 
 
 def test_steps_are_paid_at_their_ends():
@@ -103,37 +102,23 @@ def answers(solution_str, ground_truth, data_source, extra_info):
     return float(solution_str.split()[-1:] == [ground_truth])
 
 
-def test_gold_answers_are_a_metric_and_no_reward_unless_asked_for():
+def test_gold_answers_are_a_metric_and_no_reward():
     """The paper uses none."""
-    plain, info = reward(GOOD, manager(compute_score=answers), **GOLD)
-    assert info["acc"] == 1.0 and info["outcome_reward"] == 0.0 and plain == info["chain_reward"]
-    paying = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
-    with_bonus, info = reward(GOOD, paying, **GOLD)
-    assert with_bonus == pytest.approx(plain + 0.5) and info["outcome_reward"] == 0.5
-    wrong, info = reward(GOOD, paying, reward_model={"ground_truth": "8"})
-    assert wrong == plain and info["acc"] == 0.0 and info["reward_failure"] == 0.0
-
-
-def test_rows_without_a_gold_answer_are_not_judged_and_have_no_reward_that_needs_one():
+    amount, info = reward(GOOD, manager(compute_score=answers), **GOLD)
+    assert info["acc"] == 1.0 and amount == info["score"] == reward(GOOD)[0] > 0
     assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
-    needs_it = manager(configuration(outcome_coefficient=0.5), compute_score=answers)
     for columns in ({}, {"reward_model": None}, {"reward_model": {"ground_truth": ""}}):
         _, info = reward(GOOD, **columns)
         assert "acc" not in info and info["reward_failure"] == 0.0
-        amount, info = reward(GOOD, needs_it, **columns)
-        assert (amount, info["reward_failure"]) == (0.0, 1.0) and "pspo.outcome_coefficient" in info["failure_detail"]
 
 
-def test_a_verifier_that_breaks_spoils_the_reward_only_where_the_reward_needs_it():
+def test_a_verifier_that_breaks_does_not_spoil_the_reward():
     def breaks(**_):
         raise RuntimeError("out of ink")
 
     amount, info = reward(GOOD, manager(compute_score=breaks), **GOLD)
-    assert amount == info["chain_reward"] > 0 and info["reward_failure"] == 0.0
+    assert amount == info["score"] > 0 and info["reward_failure"] == 0.0
     assert (info["grader_failure"], info["verdict"], info["acc"]) == (1.0, "error", 0.0)
-    amount, info = reward(GOOD, manager(configuration(outcome_coefficient=1.0), compute_score=breaks), **GOLD)
-    assert amount == 0.0 and info["reward_failure"] == 1.0
-    assert info["failure_detail"] == "verifier: RuntimeError: out of ink"
     # What was not judged is no wrong answer in the metrics.
     assert "pspo/acc" not in pspo_metrics([info])
 
@@ -151,14 +136,12 @@ def test_a_response_without_a_step_with_content_has_the_reward_0():
     ("scorer", "n", "detail"),
     [
         (Same(ScoringFailure("no answer in 60 s")), 3, "step scorer: no answer in 60 s"),
-        (Same(StepScores(((0.1, 0.1, 0.8),))), 3, "step scorer: 1 scores for 3 steps"),
-        (Constant(math.nan), 3, "scores that are not finite numbers: ['nan'"),
         (Constant(0.95), 1000, "for 1000 steps, which float32 cannot hold"),
     ],
 )
 def test_a_response_that_cannot_be_scored_is_a_failure_with_its_reason(scorer, n, detail):
     amount, info = reward(steps(n), manager(configuration("chain@pspo=pspo_released"), scorer))
-    assert (amount, info["reward_failure"], info["n_steps"], info["chain_reward"]) == (0.0, 1.0, n, None)
+    assert (amount, info["reward_failure"], info["n_steps"], info["chain_score"]) == (0.0, 1.0, n, None)
     assert detail in info["failure_detail"]
 
 
@@ -173,7 +156,7 @@ def test_a_pattern_that_takes_too_long_makes_one_step(monkeypatch):
 
 def test_every_response_has_the_same_keys():
     """verl stacks them by key."""
-    responses = [(GOOD, None), ("", None), (GOOD, Same(ScoringFailure("no answer"))), (GOOD, Constant(math.nan))]
+    responses = [(GOOD, None), ("", None), (GOOD, Same(ScoringFailure("no answer")))]
     infos = [reward(text, manager(scorer=scorer, compute_score=answers), **GOLD)[1] for text, scorer in responses]
     assert len({frozenset(info) for info in infos}) == 1
 
@@ -189,26 +172,11 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
     ]
     metrics = pspo_metrics(infos)
     assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (18 / 5, 9)
-    assert [metrics[f"pspo/steps_{name}"] for name in ("at_most_1", "3_to_5", "above_8")] == [0.2, 0.6, 0.2]
     assert metrics["pspo/acc"] == 0.5 and metrics["pspo/reward_failure"] == 0.2
-    known = [info["chain_reward"] for number, info in enumerate(infos) if number != 3]
-    assert metrics["pspo/chain_reward"] == pytest.approx(sum(known) / 4)
+    known = [info["score"] for number, info in enumerate(infos) if number != 3]
+    assert metrics["pspo/score"] == pytest.approx(sum(known) / 4)
     assert (metrics["pspo/contexts_cut"], metrics["pspo/steps_cut"]) == (3 / 4, 1 / 4)
     assert pspo_metrics([]) == {}
-
-
-def test_one_json_line_for_each_response(tmp_path):
-    pspo = manager(configuration(log_path=str(tmp_path / "log"), accumulation__reward_position="step_ends"))
-    for text in (GOOD, "", "2*3=5\n\nand so on"):
-        reward(text, pspo)
-    (path,) = (tmp_path / "log").iterdir()
-    first, empty, last = map(json.loads, path.read_text().splitlines())
-    assert (first["global_step"], first["uid"], first["rollout"], first["data_source"]) == (3, "7", 2, "sums")
-    assert [step["text"] for step in first["steps"]] == GOOD.splitlines(keepends=True)
-    assert [step["score"] for step in first["steps"]] == [0.9, 0.9, 0.1]
-    assert sum(step["paid"] for step in first["steps"]) == pytest.approx(first["score"])
-    assert (empty["n_steps"], empty["steps"], empty["failure"]) == (0, [], "")
-    assert last["n_steps"] == 2 and last["acc"] is None
 
 
 def test_a_restatement_of_the_prompt_is_no_answer_for_either_trainer():
@@ -248,7 +216,7 @@ def test_the_outcome_is_the_verifiers_and_the_scores_come_beside_it():
     assert json.loads(info["step_ends"]) == [13, 27, len(numbered(*STEPS))] and info["reward_failure"] == 0.0
     # Steps are those of prime.steps.
     told("2*3=6;6+1=7", 'prime.steps={delimiters: [";"]}', scorer=scorer)
-    assert scorer.asked[1][0].steps == ("2*3=6;", "6+1=7")
+    assert scorer.asked[1].steps == ("2*3=6;", "6+1=7")
 
 
 def test_a_response_that_cannot_be_scored_keeps_its_verdict_and_says_why():

@@ -12,12 +12,10 @@ from pspo_rows import right
 from tiny_step_rm import described, save_bert, scorer_settings
 
 from prime_ext.reward.node_actor import NodeFailure
-from prime_ext.reward.node_scorer import MicroBatcher, connect
+from prime_ext.reward.node_scorer import Gatherer, connect
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores
-
-SOON = 0.005
 
 
 class Checker:
@@ -43,59 +41,43 @@ def chain(number, right_result=True):
     return Chain((f"{number}+1={number + 1 if right_result else 0}",))
 
 
-def ask(batcher, chains, tokens=10):
+def ask(gatherer, chains):
     async def gather():
-        return await asyncio.gather(*(batcher.score(item, tokens) for item in chains))
+        return await asyncio.gather(*(gatherer.score(item) for item in chains))
 
     return asyncio.run(gather())
 
 
-@pytest.mark.parametrize(
-    ("most", "tokens", "batches"),
-    [(10_000, [10] * 50, [50]), (80, [40] * 10, [2] * 5), (100, [60, 60, 500], [1, 1, 1])],
-)
-def test_responses_go_together_up_to_so_many_tokens_and_each_gets_its_own_scores(most, tokens, batches):
-    scorer = Checker()
-
-    async def together():
-        batcher = MicroBatcher(scorer, SOON, most)
-        return await asyncio.gather(*(batcher.score(chain(n, n % 3 == 0), size) for n, size in enumerate(tokens)))
-
-    outcomes = asyncio.run(asyncio.wait_for(together(), 600))
-    assert [outcome.scores[0] > 0.5 for outcome in outcomes] == [n % 3 == 0 for n in range(len(tokens))]
-    assert [len(batch) for batch in scorer.batches] == batches
-
-
-def test_a_model_of_this_process_takes_together_what_arrives_while_it_works():
+def test_responses_that_arrive_while_others_are_scored_go_together_and_each_gets_its_own_scores():
     # The first batch is not finished before the test says so.
     scorer = Checker(at_once=2)
 
     async def many():
-        batcher = MicroBatcher(scorer, 0.0, 60)
-        first = asyncio.create_task(batcher.score(chain(0), 10))
+        gatherer = Gatherer(scorer)
+        first = asyncio.create_task(gatherer.score(chain(0)))
         while not scorer.batches:
             await asyncio.sleep(0.001)
-        others = [asyncio.create_task(batcher.score(chain(n), 10)) for n in range(1, 9)]
+        others = [asyncio.create_task(gatherer.score(chain(n, n % 3 == 0))) for n in range(1, 50)]
         await asyncio.sleep(0.02)
         assert len(scorer.batches) == 1
         scorer.enough.set()
         return await asyncio.gather(first, *others)
 
-    assert [outcome.scores for outcome in asyncio.run(many())] == [(0.9,)] * 9
-    # Sixty tokens are six responses.
-    assert [len(batch) for batch in scorer.batches] == [1, 6, 2]
+    outcomes = asyncio.run(many())
+    assert [outcome.scores[0] > 0.5 for outcome in outcomes] == [n % 3 == 0 for n in range(50)]
+    assert [len(batch) for batch in scorer.batches] == [1, 49]
 
 
 def test_the_response_that_breaks_a_batch_fails_alone():
     scorer = Checker()
     chains = [chain(0), Chain(("poison",)), chain(2)]
-    first, broken, third = ask(MicroBatcher(scorer, SOON, 1000), chains)
+    first, broken, third = ask(Gatherer(scorer), chains)
     assert first.scores == third.scores == (0.9,)
     assert broken == ScoringFailure("StepRMError: the model gave scores that are not finite numbers")
     assert [len(batch) for batch in scorer.batches] == [3, 1, 1, 1]
     # Too few results fail every response.
     silent = SimpleNamespace(score=AsyncMock(return_value=[]))
-    outcomes = ask(MicroBatcher(silent, SOON, 1000), chains)
+    outcomes = ask(Gatherer(silent), chains)
     assert {outcome.reason for outcome in outcomes} == {"StepRMError: the scorer gave 0 results for 1 responses"}
 
 
@@ -105,9 +87,9 @@ def test_who_stops_waiting_takes_no_one_with_him(sent):
     scorer = Checker(at_once=2)
 
     async def cancel_one():
-        batcher = MicroBatcher(scorer, 0.02, 1000)
-        tasks = [asyncio.create_task(batcher.score(chain(n), 10)) for n in range(3)]
-        # The three have asked; no timer is looked at before this task goes on.
+        gatherer = Gatherer(scorer)
+        tasks = [asyncio.create_task(gatherer.score(chain(n))) for n in range(3)]
+        # The three have asked, and the batch is made in the next turn of the loop.
         await asyncio.sleep(0)
         while sent and not scorer.batches:
             await asyncio.sleep(0.001)
@@ -146,7 +128,7 @@ def agrees(scorer, expected):
 def test_without_ray_the_model_is_in_this_process(model, expected):
     scorer = connect(scorer_settings(model_path=model))
     # Without a GPU of its own it works on the CPU.
-    assert scorer._local._batcher._scorer.model.device.type == "cpu"
+    assert scorer._local._scorer.model.device.type == "cpu"
     assert agrees(scorer, expected)
     with pytest.raises(StepRMError, match="step_scorer.address is missing and verl's reward-model pool is off"):
         connect(scorer_settings(model_path=model, kind="server"))
@@ -166,6 +148,6 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies(mod
         # A model that does not load is a failure of every response, with the reason.
         broken = connect(scorer_settings(model_path=str(tmp_path)))
         with pytest.raises(NodeFailure, match="^step scorer of this node: "):
-            asyncio.run(broken.ask("score", CHAINS[0], 20))
+            asyncio.run(broken.ask("score", CHAINS[0]))
     finally:
         ray.shutdown()

@@ -2,6 +2,8 @@
 """What a run wants of Ray: what reaches the workers of a running cluster, what is reserved, what is refused before."""
 
 import os
+import sys
+import types
 from contextlib import nullcontext
 
 import pytest
@@ -11,7 +13,9 @@ from omegaconf import OmegaConf
 from prime_ext import train
 from prime_ext.config.compose import compose_config
 from prime_ext.run.ray_cluster import address_of, check_ray, environment_words, require_resources
+from prime_ext.utils.files import write_json
 from prime_ext.utils.run_store import RunError
+from recipes.smoke.prepare import overrides, prepare
 
 VARIABLES = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
@@ -136,3 +140,39 @@ def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch)
     monkeypatch.setenv("VERL_PLATFORM", "CPU")
     (problem,) = check_ray(composed(*NODE))
     assert problem.startswith("VERL_PLATFORM=cpu is in the environment") and "unset VERL_PLATFORM" in problem
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Runs the command in CPU mode on a stand-in for verl's trainer."""
+    prepare("prime", tmp_path / "inputs")
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "json")
+
+    def run(*words, main):
+        monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main))
+        given = ["train", "--config-name=prime_trainer_cpu", *overrides("prime", tmp_path / "inputs")]
+        given += [f"trainer.default_local_dir={tmp_path}/checkpoints", *words]
+        monkeypatch.setattr(sys, "argv", given)
+        train.main()
+
+    return run
+
+
+def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(start, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "head:1")
+    start(main=lambda: None)
+    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json'" in sys.argv
+    # A run that fails has its own status.
+    with pytest.raises(SystemExit, match="7"):
+        start(main=lambda: sys.exit(7))
+
+
+def test_a_run_that_cannot_resume_does_not_start(start, tmp_path, capsys):
+    marker = {"files": {}, "identity": {"data.seed": [1, 1]}}
+    write_json(tmp_path / "checkpoints" / "global_step_2" / "prime_ext_complete.json", marker)
+    with pytest.raises(SystemExit, match="2"):
+        start("data.seed=2", main=lambda: pytest.fail("the run was started"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "global_step_2 was trained with data.seed 1, now it is 2; choose another" in line

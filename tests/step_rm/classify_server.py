@@ -65,11 +65,10 @@ class ClassifyServer:
 
 
 def save_models(folder):
-    """Folders of two classifiers of steps, a token classifier and two causal models, one without a chat template."""
+    """Folders of two classifiers of steps, a token classifier and a causal model."""
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
     template += "{% if add_generation_prompt %}assistant:{% endif %}"
     options = {"chat_template": template, "size": 64, "max_positions": 1024}
     found = {"bert": described(save_bert(folder / "bert")), "llama": described(save_llama(folder / "llama"))}
     found["classifier"] = save_causal(folder / "classifier", 3, classes=2, **options)
-    found["causal"] = save_causal(folder / "causal", 4, **options)
-    return {**found, "bare": save_causal(folder / "bare", chat_template=None)}
+    return {**found, "causal": save_causal(folder / "causal", 4, **options)}

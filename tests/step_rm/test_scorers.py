@@ -52,7 +52,6 @@ READINGS = {
     "plain": ("classifier", {"kind": "token_classification"}),
     "chat": ("classifier", {"kind": "token_classification", "layout": "chat", "separator": "<pad>"}),
     "tag": ("causal", {**ANSWERS, "separator": " #"}),
-    "turns": ("causal", {**ANSWERS, "layout": "turns"}),
 }
 reading = pytest.mark.parametrize("reading", READINGS)
 
@@ -95,12 +94,9 @@ def pair_by_pair(path, chain):
 
 
 def preference(path, text):
-    """The probability of + against - behind a text in which \ue001 stands for a < of a special token, as letters."""
+    """The probability of + against - behind a text."""
     tokenizer = byte_tokenizer()
-    first, *others = text.split("\ue001")
-    ids = tokenizer(first)["input_ids"]
-    for other in others:
-        ids += [*tokenizer("<")["input_ids"], *tokenizer(other)["input_ids"]]
+    ids = tokenizer(text)["input_ids"]
     right, wrong = (tokenizer(token)["input_ids"][0] for token in "+-")
     with torch.no_grad():
         logits_V = AutoModelForCausalLM.from_pretrained(path)(torch.tensor([ids])).logits[0, -1]
@@ -112,24 +108,14 @@ def tag_by_tag(path, chain):
         yield preference(path, chain.question + "".join(f"{step} #" for step in chain.steps[:at]))
 
 
-def turn_by_turn(path, chain):
-    tokenizer, chat = AutoTokenizer.from_pretrained(path), []
-    for number, step in enumerate(chain.steps):
-        spelled = step.replace("<", "\ue001").strip()
-        chat.append({"role": "user", "content": spelled if number else f"{chain.question} {spelled}"})
-        yield preference(path, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-        chat.append({"role": "assistant", "content": "+"})
-
-
 # tests/eval/test_prm_scorers.py has the readings of classifiers.
-OBVIOUS = {"bert": pair_by_pair, "llama": pair_by_pair, "tag": tag_by_tag, "turns": turn_by_turn}
+OBVIOUS = {"bert": pair_by_pair, "llama": pair_by_pair, "tag": tag_by_tag}
 
 
 @pytest.mark.parametrize("reading", OBVIOUS)
 def test_scores_are_those_of_the_obvious_way(paths, reading):
-    chains = [*CHAINS[:4], *([SPELT] if reading == "turns" else [])]
     path = paths[READINGS[reading][0]]
-    for chain, outcome in zip(chains, scores(settings(paths, reading), chains), strict=True):
+    for chain, outcome in zip(CHAINS[:4], scores(settings(paths, reading), CHAINS[:4]), strict=True):
         expected = [] if not chain.steps else list(OBVIOUS[reading](path, chain))
         if reading not in ("bert", "llama"):
             # What is not right is wrong, and nothing is neutral.
@@ -216,7 +202,6 @@ def test_a_model_that_cannot_work_is_refused_in_one_line(paths, tmp_path, messag
         ("causal", {}, "classifies no tokens"),
         ("causal", {"answer_tokens": ["++", "-"]}, "must be one token each"),
         ("classifier", {"dtype": "float7"}, "float7"),
-        ("bare", {"layout": "turns", "answer_tokens": ["+", "-"]}, "needs answer tokens, such as . and -, and a chat"),
     ],
 )
 def test_a_model_that_is_no_published_prm_is_one_line(paths, path, changes, said):
@@ -259,9 +244,11 @@ def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
 @pytest.mark.parametrize("reading", ["bert", "llama"])
 def test_a_server_gives_the_scores_of_the_local_model_and_is_asked_once(paths, reading, monkeypatch):
     monkeypatch.setattr(server_module, "BATCH_SIZE", 4)
+    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
     server, chains = ClassifyServer(paths[reading]), [*CHAINS, SPELT, *CHAINS]
     all_close(ask(server, paths, reading, chains, times=2, concurrency=2), scores(settings(paths, reading), chains))
     payloads = [payload for payload, _ in server.requests]
+    assert {headers["Authorization"] for _, headers in server.requests} == {"Bearer none"}
     sent = [tuple(ids) for payload in payloads for ids in payload["input"]]
     read = build_scorer(settings(paths, reading)).model.read(chains)
     assert sorted(sent) == sorted({item.ids for items in read for item in items}) and server.most_active <= 2
@@ -335,17 +322,6 @@ def test_no_server_is_one_line_before_training(paths):
         build_scorer(settings(paths, "bert", kind="server"))
 
 
-def test_the_key_comes_from_the_named_variable_only(paths, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "of-another-server")
-    server = ClassifyServer(paths["bert"])
-    with pytest.raises(StepRMError, match="STEP_RM_KEY"):
-        ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
-    monkeypatch.setenv("STEP_RM_KEY", "secret")
-    ask(server, paths, chains=BAD, api_key_variable="STEP_RM_KEY")
-    ask(server, paths, chains=BAD)
-    assert [headers["Authorization"] for _, headers in server.requests] == ["Bearer secret", "Bearer none"]
-
-
 def test_addresses_of_verls_router_and_urls(paths):
     for address, url in (
         ("[fe80::1]:8000", "http://[fe80::1]:8000/classify"),
@@ -379,7 +355,6 @@ BY_RESPONSE = {"kind": "token_classification", "model_path": "m"}
         ({"model_path": "m", "kind": "server", "attempts": 0}, "step_scorer.attempts must be"),
         ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
         ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
-        ({**BY_RESPONSE, "layout": "turns"}, "step_scorer.answer_tokens=None"),
         ({"model_path": "m", "attempts": 4}, "unknown key step_scorer.attempts"),
         ({**BY_RESPONSE, "pair_format": {}}, "unknown key step_scorer.pair_format"),
     ],

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a text: what counts as one, what does not, and that hostile text gains and costs nothing."""
 
-import re
 import time
 
 import pytest
@@ -33,7 +32,7 @@ def test_steps_cover_the_text_without_gaps_and_something_is_written_in_each(text
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])][: len(spans)]
     assert all(start < end for start, end in spans) and bool(spans) == bool(text)
     assert "".join(text[start:end] for start, end in spans) == text
-    if len(spans) > 1 and splitter[0] != "pspo":
+    if len(spans) > 1:
         assert all(any(map(str.isalnum, text[start:end])) for start, end in spans)
 
 
@@ -85,7 +84,7 @@ def test_marker_spam_makes_no_steps(spam):
     assert len(split_steps(spam)) == SPAM[spam]
 
 
-@pytest.mark.parametrize("splitter", sorted(set(SPLITTERS) - {"pspo"}))
+@pytest.mark.parametrize("splitter", sorted(SPLITTERS))
 def test_an_answer_line_is_never_a_step_of_its_own(splitter):
     body = "Step 1: We add.\n\nStep 2: We divide."
     for answer in ("The answer is option 1. #### 1", "\\boxed{1}", "**Answer:** 1", "So the final answer is 1."):
@@ -93,28 +92,10 @@ def test_an_answer_line_is_never_a_step_of_its_own(splitter):
         assert len(split_steps(answer, splitter)) == 1, answer
 
 
-RELEASED = r"(\.\s+\d+\.\s)|(\?\s+\d+\.\s)|(\n*1+\.\s+)|(\\n\s*\d+\.)|(\[\d\])"
-
-
-def released_steps(text):
-    """What the released code makes of a text: marker and following text, empty ones and the preamble dropped."""
-    parts = re.split(RELEASED, text)
-    markers = [next(part for part in parts[at : at + 5] if part is not None) for at in range(1, len(parts), 6)]
-    return [(marker, body) for marker, body in zip(markers, parts[6::6], strict=True) if body.strip()]
-
-
-@given(texts)
-def test_the_pspo_splitter_finds_the_steps_of_the_released_code(text):
-    released, spans = released_steps(text), split_steps(text, "pspo")
-    assert len(spans) == (max(1, len(released)) if text else 0)
-    for (marker, body), (start, end) in zip(released, spans, strict=False):
-        assert marker + body in text[start:end]
-
-
 HOSTILE = ["\n", "1. ", "[1]", "```\n", "A. ", "Step 1:\n", "?\n", "** 1"]
 
 
-@pytest.mark.parametrize("splitter", ["auto", "pspo", "sentences"])
+@pytest.mark.parametrize("splitter", ["auto", "sentences"])
 def test_time_grows_linearly_with_hostile_text(splitter):
     def seconds(piece, copies):
         best = float("inf")

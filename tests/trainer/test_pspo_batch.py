@@ -40,15 +40,13 @@ def settings(composed):
     return build
 
 
-def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, outcome=0.0, failure=""):
+def info(paid=(0.25, 0.5), ends=(1, 3), n_tokens=4, failure=""):
     return {
         "n_steps": len(paid),
         "n_tokens": n_tokens,
         "step_ends": json.dumps(ends),
         "step_rewards": json.dumps(paid),
-        "chain_reward": sum(paid) if not failure else None,
-        "outcome_reward": outcome,
-        "score": sum(paid) + outcome,
+        "score": sum(paid),
         "reward_failure": float(bool(failure)),
         "failure_detail": failure,
     }
@@ -65,22 +63,22 @@ OWN = [1, 1, 1, 1]
 @pytest.mark.parametrize(
     ("changes", "own", "told", "expected"),
     [
-        (ENDS, OWN, info(outcome=1.0), [0.0, 0.25, 0.0, 1.5]),
+        (ENDS, OWN, info(), [0.0, 0.25, 0.0, 0.5]),
         (PER_STEP, OWN, info(), [0.0, 0.25, 0.0, 0.5]),
         # Steps that share a token are both paid there.
         (ENDS, OWN, info((0.25, 0.5, 0.25), (1, 1, 3)), [0.0, 0.75, 0.0, 0.25]),
-        (TOKENS, OWN, info(outcome=1.0), [0.1875, 0.1875, 0.1875, 1.1875]),
+        (TOKENS, OWN, info(), [0.1875] * 4),
         (ENDS, OWN, info((), ()), [0.0] * 4),
         (ENDS, OWN, info(failure="no answer"), [0.0] * 4),
         # Tokens of tools are paid nothing.
-        (ENDS, [1, 0, 1, 0], info(outcome=1.0), [0.25, 0.0, 1.5, 0.0]),
-        (ENDS, [0, 1, 1, 0], info(ends=(0, 3), outcome=1.0), [0.0, 0.25, 1.5, 0.0]),
-        (PER_STEP, [1, 1, 0, 0], info(ends=(2, 3), outcome=1.0), [0.0, 0.75 + 1.0, 0.0, 0.0]),
-        (TOKENS, [1, 0, 1, 0], info(outcome=1.0), [0.375, 0.0, 1.375, 0.0]),
-        (ENDS, [0, 0, 0, 0], info(outcome=1.0), [0.0] * 4),
+        (ENDS, [1, 0, 1, 0], info(), [0.25, 0.0, 0.5, 0.0]),
+        (ENDS, [0, 1, 1, 0], info(ends=(0, 3)), [0.0, 0.25, 0.5, 0.0]),
+        (PER_STEP, [1, 1, 0, 0], info(ends=(2, 3)), [0.0, 0.75, 0.0, 0.0]),
+        (TOKENS, [1, 0, 1, 0], info(), [0.375, 0.0, 0.375, 0.0]),
+        (ENDS, [0, 0, 0, 0], info(), [0.0] * 4),
     ],
 )
-def test_rewards_are_paid_at_their_own_tokens_and_the_answer_at_the_end(settings, changes, own, told, expected):
+def test_rewards_are_paid_at_their_own_tokens(settings, changes, own, told, expected):
     assert token_rewards(told, torch.tensor(own), settings(**changes)).tolist() == expected
 
 
@@ -123,7 +121,7 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
 def balanced(monkeypatch):
     """What the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
     queue = FakeQueue().install(monkeypatch)
-    told = {"p_0_0": info(outcome=0.5), "p_1_0": info(failure="no answer"), "q_0_0": info((0.125,), (2,), n_tokens=3)}
+    told = {"p_0_0": info(), "p_1_0": info(failure="no answer"), "q_0_0": info((0.125,), (2,), n_tokens=3)}
     for key, one in told.items():
         fields = {"rm_scores": torch.zeros(one["n_tokens"]), "response_mask": torch.ones(one["n_tokens"]).long()}
         fields["rm_scores"][-1] = one["score"]
@@ -146,7 +144,7 @@ def test_a_step_of_the_trainer_has_the_order_of_the_data(balanced, settings, arr
     batch, metrics, queue = balanced(settings(accumulation__reward_position="step_ends"), arrived=arrived)
     assert batch.keys == ["p_0_0", "q_0_0"] and batch.extra_info["temperature"] == 0.7
     assert [tag["response_len"] for tag in batch.tags] == [4, 3] and "p_1_0" not in queue.tags["train"]
-    assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 1.0]
+    assert queue.fields["train"]["p_0_0"]["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.5]
     assert queue.fields["train"]["q_0_0"]["rm_scores"].tolist() == [0.0, 0.0, 0.125]
     assert metrics["pspo/dropped"] == 1 and metrics["pspo/reward_failure"] == pytest.approx(1 / 3)
 
@@ -158,10 +156,9 @@ TEXTS = ["One. Two. Three", "One step"]
     ("changes", "counts", "warned", "ended"),
     [
         ({"steps": "labels"}, [1, 1], True, True),
-        # Half of them have two steps; one step is paid like others; the answer is paid.
+        # Half of them have two steps; one step is paid like others.
         ({"steps": "labels"}, [2, 1], False, False),
         ({"accumulation__single_step": "keep"}, [1, 1], False, False),
-        ({"outcome_coefficient": 1.0}, [1, 1], True, False),
         ({**PER_STEP}, [1, 1], False, False),
     ],
 )

@@ -73,7 +73,5 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
         return LocalScorer(StepClassifier(path, format_given(settings), settings.device, settings.dtype, remote_code))
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
-    # The separator is not read with turns.
-    separator = "" if settings.layout == "turns" else settings.separator
-    reading = (settings.layout, separator, settings.answer_tokens)
+    reading = (settings.layout, settings.separator, settings.answer_tokens)
     return LocalScorer(TokenClassifier(path, *reading, settings.device, settings.dtype, remote_code))

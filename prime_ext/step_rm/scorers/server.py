@@ -6,7 +6,6 @@ verl's router answers 500 to whatever the server refuses, so there a refused req
 
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ _TRANSIENT = (408, 409, 429)
 
 
 class ClassifyScorer(StepScorer):
-    """Query ``/classify`` with token ids, in one event loop. Raises ``StepRMError``: the key's variable is not set.
+    """Query ``/classify`` with token ids, in one event loop.
 
     ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """
@@ -37,9 +36,6 @@ class ClassifyScorer(StepScorer):
         super().__init__()
         base_url = http_url(address).rstrip("/").removesuffix(_PATH)
         self.url = base_url + _PATH
-        key = os.environ.get(settings.api_key_variable or "", "")
-        if settings.api_key_variable and not key:
-            raise StepRMError(f"the environment variable {settings.api_key_variable} with the server's key is not set")
         self._description = description
         tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
         self._encoder = PairEncoder(tokenizer, description.pair_format)
@@ -47,7 +43,7 @@ class ClassifyScorer(StepScorer):
         self._slots = asyncio.Semaphore(settings.concurrency)
         # Without a key the client would send the one of $OPENAI_API_KEY, to whatever server this is.
         self._client = openai.AsyncOpenAI(
-            base_url=base_url, api_key=key or "none", max_retries=self._attempts - 1, timeout=self._seconds
+            base_url=base_url, api_key="none", max_retries=self._attempts - 1, timeout=self._seconds
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:

@@ -13,20 +13,15 @@ from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import StepModel, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure
-from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps, messages_of
-
-# The content of a turn while the chat template is applied; a character that no text has.
-_SLOT = "\ue000"
+from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps
 
 
 class TokenClassifier(StepModel):
     """Probability that a step is right, at the end of each step, from one pass over the response.
 
     The input is the prompt, and each step followed by the separator, tokenized piece by piece as TRL's PRM trainer
-    does; the score is read at the last token of the separator, or of the step without one. With the layout ``turns`` it
-    is a chat of question and first step, answer, second step, answer, ...; the score is read where the answer is
-    predicted, and every earlier answer calls its step right, as RLHFlow's evaluation does
-    (github.com/RLHFlow/RLHF-Reward-Modeling). Special tokens that a step spells out are text.
+    does; the score is read at the last token of the separator, or of the step without one. Special tokens that a step
+    spells out are text.
 
     ``answer_tokens`` are what a causal language model, in place of a classifier, answers to a right and a wrong step.
     ``positive_label`` is the class of right ones; ``max_length`` counts tokens, None for the model's positions.
@@ -37,7 +32,7 @@ class TokenClassifier(StepModel):
     def __init__(
         self,
         path: str,
-        layout: Literal["plain", "chat", "turns"] = "plain",
+        layout: Literal["plain", "chat"] = "plain",
         separator: str = "\n",
         answer_tokens: Sequence[str] | None = None,
         device: str | torch.device | None = None,
@@ -59,8 +54,6 @@ class TokenClassifier(StepModel):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         self.encoder = TextEncoder(tokenizer, append_eos=False)
-        if layout == "turns" and not (answer_tokens and tokenizer.chat_template):
-            raise StepRMError(f"{path}: the layout turns needs answer tokens, such as + and -, and a chat template")
         limit = usable_positions(config)
         self.max_length = int(min(limit, max_length or limit, 2**31))
         self.separator_ids = self.encoder.plain(separator)
@@ -82,8 +75,6 @@ class TokenClassifier(StepModel):
 
     def tokens(self, prompt: Prompt, steps: Sequence[str]) -> TokenizedSteps:
         """Tokenize a response as the model reads it. Raises ``TextError``: messages that the layout cannot show."""
-        if self.layout == "turns":
-            return self._turns(messages_of(prompt), steps)
         if self.layout == "chat":
             prompt_ids = self.encoder.prompt(prompt)
         elif isinstance(prompt, str):
@@ -95,26 +86,6 @@ class TokenClassifier(StepModel):
             ids += self.encoder.literal(step) + self.separator_ids
             ends.append(len(ids) - 1)
         return TokenizedSteps(ids, len(prompt_ids), tuple(ends))
-
-    def _turns(self, messages: list[dict[str, Any]], steps: Sequence[str]) -> TokenizedSteps:
-        """Tokenize the chat; the end of a step is the last token before its answer."""
-        *before, asked = messages
-        if asked["role"] != "user":
-            raise TextError(f"the prompt ends with a turn of {asked['role']}; the layout turns wants one of the user")
-        if not steps:
-            return TokenizedSteps([], 0, ())
-        turns = [{"role": role, "content": _SLOT} for _ in steps for role in ("user", "assistant")]
-        pieces = self.encoder.tokenizer.apply_chat_template([*before, *turns], tokenize=False).split(_SLOT)
-        if len(pieces) != len(turns) + 1:
-            raise TextError(f"{self.where}: its chat template does not show every turn once")
-        contents = [step.strip() for step in steps]
-        contents[0] = f"{asked['content']} {contents[0]}"
-        ids, ends = [], []
-        for content, opening, closing in zip(contents, pieces[::2], pieces[1::2], strict=False):
-            ids += self.encoder.plain(opening) + self.encoder.literal(content) + self.encoder.plain(closing)
-            ends.append(len(ids) - 1)
-            ids.append(self.columns[self.positive])
-        return TokenizedSteps(ids, len(self.encoder.plain(pieces[0])), tuple(ends))
 
     @torch.inference_mode()
     def probabilities(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
