@@ -21,13 +21,11 @@ from machine import PACKAGES, describe  # noqa: E402
 
 from prime_ext.utils.files import write_text  # noqa: E402
 
-SCRIPT = Path(sys.argv[0]).resolve()
-
 
 def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.ArgumentParser:
     """Options of every benchmark: ``--output``, ``--data`` where it reads public data ``sets``, and its ``numbers``."""
     found = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--output", type=Path, default=SCRIPT.with_suffix(".json"))
+    found.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
     for name, default in numbers.items():
         found.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     if sets:
