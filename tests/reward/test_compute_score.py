@@ -119,7 +119,7 @@ def test_an_actor_judges_all_tasks_at_once():
     try:
         # Right and wrong must not become a timeout on a busy machine.
         settings = {"code": {"seconds": 10.0}, "math": {"seconds": 300.0}}
-        verifiers = NodeActor("verifiers", NodeVerifiers, (), settings, max_concurrency=1000)
+        verifiers = NodeActor("verifiers", NodeVerifiers, settings, max_concurrency=1000)
         tests = {"inputs": ["2"], "outputs": ["4"]}
         mixed = [
             ("choice", "#### 2", "no", {"names": ("yes", "no")}, "correct"),
