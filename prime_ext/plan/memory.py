@@ -13,8 +13,8 @@ from typing import Any
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES
 
-# Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32
-# (tests/benchmarks/chunked_log_probs.py). In 16 bit: logits and gradient, and one copy in float32 for the softmax.
+# Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32 (docs/retired.md).
+# In 16 bit: logits and gradient, and one copy in float32 for the softmax.
 PLAIN_COPIES_FLOAT32 = 3.7
 PLAIN_BYTES_16_BIT = 8
 # Tokens per chunk, and float32 copies of a chunk.

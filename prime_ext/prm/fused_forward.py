@@ -6,7 +6,7 @@ are of one class in one process. :func:`install` binds the replacement to the in
 engine asks for fused log-probabilities.
 
 ``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` backend holds six copies
-of those of 512 (``tests/benchmarks/chunked_log_probs.py``).
+of those of 512.
 """
 
 import logging

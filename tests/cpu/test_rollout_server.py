@@ -56,20 +56,6 @@ def assert_log_probs_of(model, output):
 
 
 @pytest.mark.anyio
-async def test_log_probs_equal_the_trainers_before_and_after_a_weight_update(make_server, model, other_model):
-    server = make_server()
-    await server.set_global_steps(0)
-    before = await server.generate(PROMPT, SAMPLING, "a")
-    await update(server, other_model, global_steps=1)
-    after = await server.generate(PROMPT, SAMPLING, "b")
-    assert_log_probs_of(model, before)
-    assert_log_probs_of(other_model, after)
-    assert (before.extra_fields["global_steps"], after.extra_fields["global_steps"]) == (0, 1)
-    assert before.stop_reason == after.stop_reason == "completed"
-    assert before.token_ids != after.token_ids
-
-
-@pytest.mark.anyio
 async def test_the_samples_of_a_prompt_are_a_fixed_set_that_the_weight_version_changes(make_server, model):
     async def samples(n=6, other_prompts=()):
         prompts = [*([PROMPT] * n), *other_prompts]

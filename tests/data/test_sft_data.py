@@ -18,9 +18,6 @@ from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.rows import BadRow
 
-FIXTURES = Path(__file__).parent / "fixtures"
-
-
 GOOD = (
     "[ASSESS]\n\n# The sum of 3 and 4 is wanted.\n\nNext action: [ADVANCE]\n\n"
     "[ADVANCE]\n\n# 3 + 4 = 7\n\n# That is all.\n\nNext action: [OUTPUT]\n\n"

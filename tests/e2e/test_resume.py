@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed while it saves, and started again, equals the run that was left alone, and can be exported."""
+"""A run that is killed while it saves, and started again, equals the run that was left alone, and can be exported.
+
+PRIME-D with all that its PRM can be trained on: the average of the policy, the gate and the PRM's bias go on, beside
+models and optimizers. PSPO-WRS: tests/recipes/test_pspo_cpu.py.
+"""
 
 import subprocess
 import sys
@@ -11,6 +15,7 @@ from e2e_harness import weights
 from transformers import AutoModelForCausalLM
 
 from prime_ext.generate.prm_description import read_description
+from prime_ext.utils.files import read_json
 
 STEPS = 5
 OVERRIDES = [
@@ -20,6 +25,12 @@ OVERRIDES = [
     "trainer.max_actor_ckpt_to_keep=2",
     # In float32 the rounding of a batch can move a token across the boundary of its interval; in float64 it does not.
     "actor_rollout_ref.rollout.dtype=float64",
+    "variant=distilled",
+    # Open from the start: both pulls are at work.
+    "prime.process.gate.start=0.8",
+    "prime.top_k=8",
+    "prm.epochs=2",
+    "prm.reference=frozen",
 ]
 
 
@@ -39,7 +50,21 @@ def runs(tmp_path_factory):
 def test_it_resumes_from_the_last_whole_checkpoint_and_ends_as_the_run_that_was_left_alone(runs):
     log = (runs[1] / "log.txt").read_text(errors="replace")
     assert f"going on from step 2 ({runs[1]}/checkpoints/global_step_2)" in log
-    harness.assert_same_end(*runs, range(1, STEPS + 1), STEPS, ("actor", "prm"))
+    harness.assert_same_end(*runs, STEPS, ("actor", "prm", "policy_average"))
+    biases = [read_json(folder / "checkpoints" / f"global_step_{STEPS}" / "prm" / "bias.json") for folder in runs]
+    assert biases[0] == biases[1] and biases[0]["bias"] != 0
+
+
+def test_both_pulls_are_in_the_loss(runs):
+    for step, metrics in harness.metrics(runs[0]).items():
+        gate = metrics["prime/gate/value"]
+        assert 0 < gate < 1
+        assert metrics["prime/kl/prm_coefficient"] == pytest.approx(gate)
+        assert metrics["prime/kl/average_coefficient"] == pytest.approx(1 - gate)
+        # The first update of the PRM has the learning rate 0.
+        assert metrics["prime/kl/prm"] > 0 or step == 1
+        assert metrics["prime/kl/average"] >= 0
+        assert "prime/process/return_std" not in metrics
 
 
 @pytest.mark.parametrize("part", ["actor", "prm"])

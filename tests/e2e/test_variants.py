@@ -15,37 +15,12 @@ from recipes.quickstart.model import build_model, build_tokenizer
 
 pytestmark = pytest.mark.slow
 
-PPO_AND_WEIBULL = [
-    "algorithm.adv_estimator=gae",
-    "prime.outcome.estimator=gae",
-    "algorithm.lam=0.95",
-    "critic.optim.lr=1e-3",
-    "prm.update_mode=before",
-    "prime/process=steps",
-    "chain@prime.process=pspo_wrs",
-    "prime.process.step_score=sigmoid",
-    "prime.process.step_score_scale=10",
-    "prime.process.normalization=none",
-    'prime.steps={delimiters: [";","="]}',
-    "trainer.save_freq=2",
-]
 LORA = [
     "prm.model.use_fused_kernels=true",
     "prm.model.lora_rank=4",
     "prm.model.target_modules=all-linear",
     "prm.reference=base",
 ]
-CHAIN = [f"prime/chain/{name}" for name in ("score", "factor", "reward")]
-
-
-def test_ppo_and_the_weibull(tmp_path):
-    metrics = harness.train(tmp_path, ["trainer.total_training_steps=2", *PPO_AND_WEIBULL])
-    assert sorted(metrics) == [1, 2]
-    for logged in metrics.values():
-        names = ["critic/vf_loss", "prime/steps/mean", *CHAIN, "prm/loss", "prime/process/return_std"]
-        assert all(math.isfinite(logged[name]) for name in names)
-        assert logged["prm/grad_norm"] > 0 and logged["actor/grad_norm"] > 0
-    assert (tmp_path / "run/checkpoints/global_step_2/critic/model_world_size_1_rank_0.pt").is_file()
 
 
 def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import torch
 from benchmark_rows import SAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tasks import lines_of, results_of
 from tiny_llama import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
 
@@ -258,14 +259,10 @@ def bench(tmp_path_factory):
     return folder
 
 
-def results_of(folder):
-    return json.loads((folder / "results.json").read_text())
-
-
 def evaluated(out, task, model, *words):
     """The results, and the lines of ``items.jsonl``."""
     assert main([task, "--model", *map(str, [model, *words]), "--output", str(out)]) == 0
-    return results_of(out), [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    return results_of(out), lines_of(out / "items.jsonl")
 
 
 def test_processbench_with_the_protocols_threshold_and_the_oracles(models, described, bench, tmp_path, capsys):
@@ -284,7 +281,7 @@ def test_processbench_with_the_protocols_threshold_and_the_oracles(models, descr
     assert settings["coefficient"] == 0.25 and settings["reference"] == str(models["reference"])
     assert settings["step_prefix"] == "" and settings["step_separator"] == "\n"
     assert set(results["versions"]) == {"prime-ext", "verl", "torch", "transformers"}
-    items = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+    items = lines_of(out / "items.jsonl")
     assert len(items) == 20 and all(len(item["step_scores"]) == 3 for item in items)
     assert "Official protocol: one threshold, the best on gsm8k" in (out / "report.md").read_text()
     # A second run scores nothing: the same lines, the same numbers.

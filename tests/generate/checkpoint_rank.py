@@ -10,7 +10,7 @@ from verl.workers.engine_workers import TrainingWorker
 
 if __name__ == "__main__":
     model_path, work_dir = sys.argv[1:]
-    worker = TrainingWorker(worker_config(model_path, checkpointing=False, micro_batch_size=2))
+    worker = TrainingWorker(worker_config(model_path))
     worker.reset()
     worker.save_checkpoint(str(Path(work_dir) / "run" / "global_step_3" / "actor"), global_step=3)
     weights, _ = worker.engine.get_per_tensor_param()

@@ -92,19 +92,6 @@ def test_the_cache_forgets_columns_that_no_row_uses(model):
             assert generator._batch.cache.get_seq_length() <= 12 + 20 + 20
 
 
-def test_an_aborted_request_continues_with_the_uniforms_it_would_have_used(model):
-    request = GenerationRequest([5, 6, 7], 12, seed=3, ignore_eos=True)
-    whole = engine(model).generate([request])[0]
-    generator = engine(model)
-    ticket = generator.submit(request)
-    for _ in range(3):
-        generator.step()
-    part = generator.abort()[ticket]
-    assert part.stop_reason == "aborted" and 0 < len(part.token_ids) < 12 and not generator.has_work
-    rest = GenerationRequest([5, 6, 7, *part.token_ids], 12 - len(part.token_ids), seed=3, ignore_eos=True)
-    assert part.token_ids + engine(model).generate([rest])[0].token_ids == whole.token_ids
-
-
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 5, "top_p": 0.7, "temperature": 1.3}])
 def test_truncated_sampling_stays_in_its_support_and_reports_renormalised_log_probs(model, options):
     prompt = [4, 8]

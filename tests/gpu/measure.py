@@ -157,7 +157,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 @contextmanager
 def built(path: Path, **options: Any) -> Iterator[Any]:
     """A worker, and nothing of it left afterwards."""
-    worker = build_worker(path, micro_batch_size=4, remove_padding=True, **options)
+    worker = build_worker(path, remove_padding=True, **options)
     try:
         yield worker
     finally:

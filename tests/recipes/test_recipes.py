@@ -22,10 +22,8 @@ from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
-from prime_ext.step_rm.train import compose as compose_step_rm
 from recipes.prime import code_rows
 from recipes.pspo_wrs.data import LABELS as LABELERS
-from recipes.pspo_wrs.step_rm import STEP_RM_SETTINGS
 from recipes.studies.report import read_study
 from recipes.studies.through_verl import VERL_TASKS
 from recipes.tiny_model import byte_tokenizer
@@ -177,11 +175,6 @@ def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
     config = composed(calls_of(tmp_path, Path(command[1]).relative_to(RECIPES), *command[2:], **knobs)[0])
     assert config.data.seed == config.actor_rollout_ref.rollout.seed == 3
     assert config.trainer.total_training_steps == study["steps"] and config.trainer.max_actor_ckpt_to_keep is None
-
-
-def test_the_settings_of_the_small_step_reward_model_work():
-    places = ["model.path=start", "data.files=steps.parquet", "trainer.output_dir=out"]
-    assert compose_step_rm([*places, *STEP_RM_SETTINGS]).data.separator == ";"
 
 
 # ---- plans ----

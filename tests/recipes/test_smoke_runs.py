@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from metric_names import undocumented
 from recipe_calls import run_shrunk
 from safetensors import safe_open
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -22,29 +23,37 @@ from recipes.quickstart.model import build_tokenizer
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("script", "words", "logged"),
-    [
-        ("prime/run_eurusprm-stage2_fsdp.sh", [], ["train/loss", "train/grad_norm"]),
-        (
-            "pspo_wrs/run_abel-7b_ppo_fsdp.sh",
-            ["no/model", "no/step_rm", "no.parquet", "no.parquet"],
-            ["critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm"],
-        ),
-    ],
-)
-def test_two_steps_with_finite_metrics_and_a_checkpoint(tmp_path, script, words, logged):
-    folder = run_shrunk(tmp_path, script, *words)
+def test_an_offline_prm_starts_at_its_reference(tmp_path):
+    folder = run_shrunk(tmp_path, "prime/run_eurusprm-stage2_fsdp.sh")
     metrics = read_metrics(folder / "metrics.jsonl")
-    assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in logged)
+    assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in ("train/loss", "train/grad_norm"))
     assert any(name.startswith("val") for name in metrics[2])
     assert 2 in complete_steps(folder / "checkpoints")
-    if (folder / "hf").exists():
-        # A PRM that starts at its reference is at log 2 with every loss.
-        assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
-        assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == "step_ce"
-        with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:
-            assert all(weights.get_tensor(name).isfinite().all() for name in weights.keys())
+    # Where it is at log 2 with every loss.
+    assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
+    assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == "step_ce"
+    with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:
+        assert all(weights.get_tensor(name).isfinite().all() for name in weights.keys())
+
+
+def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
+    """As the paper, but for where the reward is paid."""
+    words = ["no/model", "no/step_rm", "no.parquet", "no.parquet", "pspo.accumulation.reward_position=step_ends"]
+    folder = run_shrunk(tmp_path, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", *words)
+    metrics = read_metrics(folder / "metrics.jsonl")
+    for logged in (metrics[1], metrics[2]):
+        names = ("pspo/n_steps/mean", "pspo/acc", "pspo/step_score", "pspo/chain_score", "pspo/chain_factor")
+        assert all(math.isfinite(logged[name]) for name in (*names, "critic/vf_loss", "actor/pg_loss"))
+        assert logged["pspo/reward_failure"] == logged["pspo/dropped"] == 0
+        # What is paid at step ends adds up to the manager's score.
+        assert logged["critic/score/mean"] == pytest.approx(logged["pspo/score"], abs=1e-5)
+        assert logged["actor/grad_norm"] > 0 and logged["critic/grad_norm"] > 0
+        assert undocumented(logged) == []
+    # verl's own way: means of the manager's numbers over the validation set.
+    validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
+    assert {"acc", "reward", "n_steps", "chain_score", "reward_failure"} <= validation
+    assert 2 in complete_steps(folder / "checkpoints")
+    assert list((folder / "checkpoints" / "global_step_2" / "critic").glob("model_world_size_1_*"))
 
 
 def test_a_qwen2_without_chatml_trains_and_its_checkpoint_has_the_planned_size(tmp_path):

@@ -113,12 +113,13 @@ def test_sources_and_settings_of_the_configuration_reach_the_verifier():
 
 
 @pytest.mark.slow
-def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
+def test_an_actor_judges_all_tasks_at_once():
+    """tests/reward/test_node_scorer.py has what becomes of actors that die."""
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         # Right and wrong must not become a timeout on a busy machine.
         settings = {"code": {"seconds": 10.0}, "math": {"seconds": 300.0}}
-        first, second = (NodeActor("verifiers", NodeVerifiers, (), settings, max_concurrency=1000) for _ in range(2))
+        verifiers = NodeActor("verifiers", NodeVerifiers, settings, max_concurrency=1000)
         tests = {"inputs": ["2"], "outputs": ["4"]}
         mixed = [
             ("choice", "#### 2", "no", {"names": ("yes", "no")}, "correct"),
@@ -129,14 +130,10 @@ def test_one_actor_per_node_serves_every_worker_and_is_replaced_when_it_dies():
         mixed.append(("code", "```python\nwhile True: pass\n```", tests, {}, "timeout"))
 
         async def at_once():
-            return await asyncio.gather(*(first.ask("verify", *request[:4]) for request in mixed))
+            return await asyncio.gather(*(verifiers.ask("verify", *request[:4]) for request in mixed))
 
         assert [str(verdict.outcome) for verdict in asyncio.run(at_once())] == [request[4] for request in mixed]
-        actor = first.handle()
-        assert second.handle()._actor_id == actor._actor_id
-        ray.kill(actor)
-        assert asyncio.run(second.ask("verify", "choice", "#### 2", "no", {"names": ("yes", "no")})).correct
-        unknown = asyncio.run(second.ask("verify", "verse", "x", "y", {}))
+        unknown = asyncio.run(verifiers.ask("verify", "verse", "x", "y", {}))
         assert unknown.grader_failure and "no task 'verse'" in unknown.detail
     finally:
         ray.shutdown()

@@ -71,33 +71,26 @@ def worker_config(
     path: Path,
     *,
     forward_only: bool = False,
-    fused: str | None = None,
     lora_rank: int = 0,
-    checkpointing: bool = True,
     remove_padding: bool = False,
-    micro_batch_size: int = 4,
     learning_rate: float = 1e-6,
     strategy: str = "fsdp2",
-    compute: str | None = None,
     offload: bool = False,
 ) -> TrainingWorkerConfig:
-    """Settings of a worker whose weights at rest are fp32.
+    """Settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
 
-    ``fused`` is a backend of fused kernels, ``compute`` the dtype of the passes: by default fp32 on the CPU, bf16
-    elsewhere. With ``offload`` weights and optimizer states are on the host between passes.
+    With ``offload`` weights and optimizer states are on the host between passes.
     """
-    compute = compute or ("fp32" if get_device_name() == "cpu" else "bf16")
+    compute = "fp32" if get_device_name() == "cpu" else "bf16"
     return TrainingWorkerConfig(
         model_type="language_model",
         model_config=HFModelConfig(
             path=str(path),
             use_remove_padding=remove_padding,
-            enable_gradient_checkpointing=checkpointing,
+            enable_gradient_checkpointing=True,
             override_config={"attn_implementation": "sdpa"},
             lora_rank=lora_rank,
             lora_alpha=2 * lora_rank,
-            use_fused_kernels=fused is not None,
-            fused_kernel_options={"impl_backend": fused},
         ),
         engine_config=FSDPEngineConfig(
             strategy=strategy,
@@ -110,8 +103,8 @@ def worker_config(
             optimizer_offload=offload,
             use_torch_compile=False,
             use_dynamic_bsz=False,
-            micro_batch_size_per_gpu=micro_batch_size,
-            infer_micro_batch_size_per_gpu=micro_batch_size,
+            micro_batch_size_per_gpu=4,
+            infer_micro_batch_size_per_gpu=4,
         ),
         optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
         checkpoint_config=CheckpointConfig(),
@@ -192,10 +185,9 @@ def score(worker: ImplicitPRMWorker, rollouts: Rollouts, **options: Any) -> torc
 
 @contextmanager
 def chunked(worker: ImplicitPRMWorker) -> Iterator[None]:
-    """Let a worker that was built without fused kernels compute chunked log-probabilities in this context."""
+    """Let a worker without an adapter compute chunked log-probabilities in this context."""
     if "_prime_ext_fused" not in vars(worker):
-        module = worker.engine.module
-        bind_chunked(module.get_base_model() if hasattr(module, "get_base_model") else module)
+        bind_chunked(worker.engine.module)
         worker._prime_ext_fused = True
     worker.engine_config.use_fused_kernels = True
     try:

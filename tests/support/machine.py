@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark says about where it ran, without naming the machine, and how it measures memory on Linux."""
+"""What a benchmark says about where it ran, without naming the machine."""
 
-import ctypes
-import gc
 import os
 import platform
 import sys
@@ -30,21 +28,3 @@ def describe(device: str = "cpu", packages: Sequence[str] = PACKAGES) -> dict[st
         "threads": torch.get_num_threads() if torch else 1,
         "versions": {"python": platform.python_version()} | {package: version(package) for package in packages},
     }
-
-
-def resident_mib() -> float:
-    """Resident memory of this process, after everything freed has gone back to the system."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return psutil.Process().memory_info().rss / 2**20
-
-
-def forget_peak() -> None:
-    """Start the peak of this process anew."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_mib() -> float:
-    """Largest resident memory since the start or :func:`forget_peak`; getrusage would count the parent's as well."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

@@ -23,11 +23,6 @@ class Answer:
     prompt_tokens: int | None = None
 
 
-def prompt_of(payload):
-    """The raw text, or the last message of the chat."""
-    return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
-
-
 @dataclass
 class ScriptedServer:
     """Serves while its ``with`` block runs, in a thread.
@@ -51,9 +46,15 @@ class ScriptedServer:
     max_model_len: int | None = None  # in the list of models
     seconds: float = 0.0  # before every answer
 
+    PATHS = ("/v1/completions", "/v1/chat/completions")
+
     def __post_init__(self):
         self.requests, self.headers, self.counts = [], [], Counter()
         self.active = self.most_active = 0
+
+    def _prompt(self, payload):
+        """The raw text, or the last message of the chat."""
+        return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
     def _completion(self, prompt, payload):
         answer = self.answers(prompt, payload) if callable(self.answers) else self.answers.get(prompt, prompt)
@@ -81,7 +82,7 @@ class ScriptedServer:
         if (refused := self._refusal(request)) is not None:
             return refused
         payload = await request.json()
-        prompt = prompt_of(payload)
+        prompt = self._prompt(payload)
         self.requests.append(payload)
         self.headers.append(dict(request.headers))
         self.counts[prompt] += 1
@@ -141,8 +142,8 @@ class ScriptedServer:
     async def _serve(self, ready):
         app = web.Application(client_max_size=2**26)
         app.router.add_get("/v1/models", self._list)
-        app.router.add_post("/v1/completions", self._complete)
-        app.router.add_post("/v1/chat/completions", self._complete)
+        for path in self.PATHS:
+            app.router.add_post(path, self._complete)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -73,7 +73,4 @@ def test_verls_loop_calls_it_and_counts_every_outcome_of_a_trajectory(tmp_path):
         text, reward = call(json.dumps(arguments))
         assert text.startswith("Error: ") and reward == -0.5
     assert call(json.dumps({"expression": "9" * 40}))[1] == 0.0
-    counted = {"result": 1, "malformed": 5, "error": 1, "timeout": 0}
-    assert data.extra_fields[FIELD] == counted
-    # What is no JSON never reaches the tool; verl answers it.
-    assert call("{")[1] == 0.0 and data.extra_fields[FIELD] == counted
+    assert data.extra_fields[FIELD] == {"result": 1, "malformed": 5, "error": 1, "timeout": 0}

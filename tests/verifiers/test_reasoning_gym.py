@@ -12,6 +12,7 @@ pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS
 from small_tasks import ScriptedBackend, last_message, score_of
 from small_tasks import run as evaluate
+from told import rows_of
 
 from data_preprocessing.reasoning_gym import main
 from prime_ext.reward.compute_score import compute_score
@@ -106,10 +107,6 @@ def test_the_threshold_makes_labels_of_scores(verifier, threshold, correct):
     assert (verdict.correct, verdict.detail) == (correct, "string_insertion scores 0.1")
 
 
-def read_rows(folder, split):
-    return pq.read_table(folder / f"{split}.parquet").to_pylist()
-
-
 def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsys):
     words = ["gcd=2", "chain_sum", "--set", "chain_sum.max_terms=2", "extraction=lenient", "--prompt", "question"]
     words += ["--size", "60", "--test-size", "12", "--seed", "3", "--output-dir"]
@@ -118,7 +115,7 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
     for split in ("train", "test"):
         assert (tmp_path / "a" / f"{split}.parquet").read_bytes() == (tmp_path / "b" / f"{split}.parquet").read_bytes()
     assert pq.read_schema(tmp_path / "a" / "train.parquet") == MATH_SCHEMA
-    train, test = (read_rows(tmp_path / "a", split) for split in ("train", "test"))
+    train, test = (rows_of(tmp_path / "a", split) for split in ("train", "test"))
     shown = [{row["prompt"][0]["content"] for row in rows} for rows in (train, test)]
     assert [*map(len, shown)] == [60, 12] and not shown[0] & shown[1]
     assert [row["data_source"] for row in train].count("reasoning_gym/chain_sum") == 20
