@@ -42,7 +42,6 @@ from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.files import write_json_lines, write_text
-from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import Row, RunError, command, run_folder
 from prime_ext.utils.text_tokens import STEP_PREFIX, STEP_SEPARATOR, TextEncoder
 from prime_ext.verifiers.math import STYLES
@@ -102,7 +101,6 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
         options = (arguments.device, arguments.dtype, remote, arguments.positive_label, arguments.max_length)
         return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
-    use_cache_without_hub(arguments.model)
     with loading(arguments.model):
         config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
         tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)

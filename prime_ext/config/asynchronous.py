@@ -2,10 +2,8 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 
 from omegaconf import DictConfig
-from packaging.version import Version
 
 from prime_ext.config.checks import Count, wrong_values
 
@@ -39,13 +37,9 @@ def rollout_ranks(config: DictConfig) -> int:
 def trainers_generate(config: DictConfig) -> bool:
     """Return whether rollout servers sit on the trainer's devices, too.
 
-    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
+    verl 0.9.1 puts them there in the separate mode, too, unless ``hybrid_engine=false``.
     """
-    if base_mode(config) != "separate_async":
-        return True
-    hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
-    switches = config.trainer.v1.separate_async.hybrid_rollout.enable_switch
-    return bool(hybrid and (switches or Version(version("verl")) <= Version("0.9.1")))
+    return base_mode(config) != "separate_async" or bool(config.actor_rollout_ref.get("hybrid_engine", True))
 
 
 def check_async(config: DictConfig) -> Iterable[str]:

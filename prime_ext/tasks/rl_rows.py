@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationEr
 
 from prime_ext.config.checks import explain
 from prime_ext.tasks.value_types import Text
-from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.rows import SourceError, batched
 
 OUTPUTS = ("train", "validation", "test")
@@ -117,7 +116,6 @@ def load_tokenizer(path: str, **options: Any) -> Any:
     """Return a tokenizer. Raises SourceError: there is none; NoChatTemplate: it has none."""
     from transformers import AutoTokenizer
 
-    use_cache_without_hub(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except (OSError, ValueError) as error:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prime_ext.utils.files import numbered_lines
-from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import RunError
 
 T = TypeVar("T")
@@ -151,7 +150,6 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
     """Return the local copy of a file of a data set on the Hugging Face hub. SourceError: it cannot be fetched."""
     from huggingface_hub import hf_hub_download
 
-    use_cache_without_hub(repository)
     try:
         return Path(hf_hub_download(repository, name, repo_type="dataset", revision=revision))
     except OSError as error:
@@ -166,7 +164,6 @@ def hub_rows(
     ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names. SourceError: it
     cannot be fetched.
     """
-    use_cache_without_hub(repository)
     from datasets import load_dataset
 
     try:
