@@ -100,7 +100,7 @@ def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> 
 
 # ---- the section prime ---------------------------------------------------------------------------------------------
 
-Normalization = Literal["batch_max", "return_std", "none"]
+Normalization = Literal["batch_max", "none"]
 # Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
 PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]

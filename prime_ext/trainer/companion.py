@@ -13,13 +13,9 @@ from prime_ext.prm.worker import ImplicitPRMWorker
 
 
 class Companion:
-    """A model, and others that only it reads, such as its reference.
+    """A model, and others that only it reads, such as its reference: ``models`` by worker group, its own first.
 
-    Attributes:
-        models: configurations of the workers by group, its own first.
-        groups: handles of the workers, once it is attached.
-        checkpoint_folder: its folder in a checkpoint; empty for one that never changes.
-        saved_with: settings with which a checkpoint has no such folder.
+    One that changes has a ``checkpoint_folder``; checkpoints that were ``saved_with`` other settings lack it.
     """
 
     models: Mapping[str, TrainingWorkerConfig]

@@ -47,8 +47,6 @@ _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
 # Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
-# Rounding of low precision can push the log-probability of a certain token slightly above zero.
-_POSITIVE_LOG_PROB = 1e-2
 
 
 @dataclass(frozen=True)
@@ -260,9 +258,6 @@ class FrozenPRM(Companion):
     def scored(self, batch: PRMBatch, scoring: Scoring) -> Scored:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
         rollouts, log_prob_BT, mask_BT = batch.rollouts, scoring.rewards.log_prob_BT, batch.rollouts.mask_BT
-        highest = float(log_prob_BT.masked_fill(~mask_BT.bool(), 0.0).max())
-        if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[mask_BT.bool()]).all():
-            logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
         reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
         pairs, of_before = measure(rollouts, scoring.before, "before")
         _, of_after = measure(rollouts, scoring.after, "after")

@@ -24,7 +24,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from prime_ext import extend
-from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
+from prime_ext.algorithms import accumulation, chain_reward, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
@@ -592,7 +592,6 @@ SAID = {
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
-    "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
     "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),
