@@ -60,7 +60,7 @@ DEFAULTS: dict[str, Any] = {
     "prm.lr_warmup_steps": 20,  # updates
     "prm.mini_batch_size": 16,  # rollouts
     "prm.reference": "frozen",  # a model of its own; policy: the policy before its update, which costs nothing
-    "prm.trainable_layers": 0.0,  # the last ones, or below 1 their share; 0: the whole model
+    "prm.trainable_layers": 0.0,  # share of the layers, the last ones; 0: the whole model
 }
 CHOICES = {"prime.process.form": ("sampled", "kl"), "prm.reference": ("frozen", "policy")}
 METHODS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ import torch
 
 from prime_ext.algorithms.returns import kept, wide
 
-STEP_SCORES = ("none", "sigmoid", "prefix_sigmoid")
+STEP_SCORES = ("none", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class StepScore:
 
     * ``none``: p_k = x_k, of any sign.
     * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.
-    * ``prefix_sigmoid``: p_k = sigmoid(scale * (x_1 + ... + x_k)), the chance of success after the step.
 
     Attributes:
         name: one of :data:`STEP_SCORES`.
@@ -47,8 +46,7 @@ class StepScore:
             return kept_BS
         # The sigmoid of an infinite sum would be a score like any other.
         _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
-        total_BS = kept_BS.cumsum(-1) if self.name == "prefix_sigmoid" else kept_BS
-        return kept(torch.sigmoid(self.scale * total_BS), step_mask_BS)
+        return kept(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
 
 
 def accumulate(

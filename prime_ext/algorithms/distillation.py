@@ -32,44 +32,31 @@ def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> t
     return (probability_NV * kept(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
 
 
-def topk_reverse_kl(log_prob_NK: torch.Tensor, target_log_prob_NK: torch.Tensor) -> torch.Tensor:
-    """KL(pi || target) between K chosen tokens and one bucket for all others, ``(N,)``: a lower bound of the whole.
-
-    Gradients flow through ``log_prob_NK``, the policy's log-probabilities of these tokens, only.
-    """
-    smallest = torch.finfo(log_prob_NK.dtype).eps
-    target_log_prob_NK = target_log_prob_NK.detach()
-    rest_N1 = (1.0 - log_prob_NK.exp().sum(-1, keepdim=True)).clamp_min(smallest).log()
-    target_rest_N1 = (1.0 - target_log_prob_NK.exp().sum(-1, keepdim=True)).clamp_min(smallest).log()
-    return reverse_kl(torch.cat([log_prob_NK, rest_N1], -1), torch.cat([target_log_prob_NK, target_rest_N1], -1))
-
-
 class _LogProbsAndReverseKL(torch.autograd.Function):
     """Keeps a few numbers per token and the logits it was given; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Any, index_NK: Any, chunk: Any, *target_logits: Any) -> Any:
+    def forward(ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, *target_logits: Any) -> Any:
         ctx.set_materialize_grads(False)
         log_probs, divergences, log_sums = [], [], []
-        parts = [value.split(chunk) for value in (logits_NV, index_NK, *target_logits)]
-        for logits_CV, index_CK, *targets in zip(*parts, strict=True):
+        parts = [value.split(chunk) for value in (logits_NV, token_N1, *target_logits)]
+        for logits_CV, token_C1, *targets in zip(*parts, strict=True):
             log_p_CV, log_sum_C = _log_softmax(logits_CV)
             log_sums.append(log_sum_C)
-            log_probs.append(log_p_CV.gather(1, index_CK))
-            if targets:
-                divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t)[0]) for t in targets], -1))
+            log_probs.append(log_p_CV.gather(1, token_C1))
+            divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t)[0]) for t in targets], -1))
             del log_p_CV
-        divergence_NJ = torch.cat(divergences) if divergences else None
-        ctx.save_for_backward(logits_NV, index_NK, torch.cat(log_sums), divergence_NJ, *target_logits)
+        divergence_NJ = torch.cat(divergences)
+        ctx.save_for_backward(logits_NV, token_N1, torch.cat(log_sums), divergence_NJ, *target_logits)
         ctx.chunk = chunk
         return torch.cat(log_probs), divergence_NJ
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_NK: Any, grad_NJ: Any) -> Any:
-        logits_NV, index_NK, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
+    def backward(ctx: Any, grad_N1: Any, grad_NJ: Any) -> Any:
+        logits_NV, token_N1, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
         nothing = (None,) * (3 + len(target_logits))
-        if grad_NK is None and grad_NJ is None:
+        if grad_N1 is None and grad_NJ is None:
             return nothing
         grad_NV = torch.empty_like(logits_NV)
         for start in range(0, len(logits_NV), ctx.chunk):
@@ -83,12 +70,12 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
                     difference_CV = log_p_CV - _log_softmax(target_logits_NV[part])[0] - divergence_NJ[part, j, None]
                     difference_CV.masked_fill_(probability_CV == 0, 0.0)
                     slope_CV.addcmul_(difference_CV, grad_NJ[part, j, None])
-            if grad_NK is not None:
-                # d log p(a) / d logits = onehot(a) - p, for each a
-                slope_CV.sub_(grad_NK[part].sum(-1, keepdim=True))
+            if grad_N1 is not None:
+                # d log p(a) / d logits = onehot(a) - p
+                slope_CV.sub_(grad_N1[part])
             slope_CV.mul_(probability_CV)
-            if grad_NK is not None:
-                slope_CV.scatter_add_(1, index_NK[part], grad_NK[part])
+            if grad_N1 is not None:
+                slope_CV.scatter_add_(1, token_N1[part], grad_N1[part])
             grad_NV[part] = slope_CV
         return (grad_NV, *nothing[1:])
 
@@ -128,15 +115,6 @@ def log_probs_and_reverse_kl(
     constants = [target.detach() for target in target_logits]
     log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(logits_NV, token_N[:, None], chunk, *constants)
     return log_prob_N1[:, 0], kl_NJ
-
-
-def log_probs_at(logits_NV: torch.Tensor, index_NK: torch.Tensor, chunk: int = 256) -> torch.Tensor:
-    """log softmax(logits) at K tokens of the vocabulary for each position, ``(N, K)``, which may repeat.
-
-    Costs and limits are those of :func:`log_probs_and_reverse_kl`.
-    """
-    log_prob_NK: torch.Tensor = _LogProbsAndReverseKL.apply(logits_NV, index_NK, chunk)[0]
-    return log_prob_NK
 
 
 @torch.no_grad()

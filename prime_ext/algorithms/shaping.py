@@ -25,31 +25,19 @@ def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> 
     return float(scale * ((shape - 1) / shape) ** (1 / shape))
 
 
-def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """The factor that makes the peak of the Weibull density 1: scale / shape * u^-u * e^u with u = (shape - 1) / shape.
-
-    10.7350476 by default. Raises ValueError as :func:`weibull_mode`.
-    """
-    weibull_mode(shape, scale)
-    power = (shape - 1) / shape
-    return float(scale / shape * power**-power * math.exp(power))
-
-
 def weibull(
-    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
+    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float = 10.735
 ) -> torch.Tensor:
     """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of PSPO-WRS; 0 for t <= 0.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956. None: :func:`weibull_constant`, which makes it 1.
+        constant: C; the published one makes the peak .9999956.
 
     Raises:
-        ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
+        ValueError: a parameter that is not above 0, steps that are not finite.
     """
     t = _checked(steps)
-    if constant is None:
-        constant = weibull_constant(shape, scale)
     if not (constant > 0 and shape > 0 and scale > 0):
         raise ValueError(f"shape={shape!r}, scale={scale!r} and constant={constant!r} of a Weibull must be above 0")
     ratio = t.clamp_min(0) / scale
@@ -57,16 +45,16 @@ def weibull(
     return torch.where(t > 0, value, 0.0).to(_result_dtype(steps))
 
 
-def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float | None = 5.0) -> torch.Tensor:
+def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float = 5.0) -> torch.Tensor:
     """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor of PSPO-WRS.
 
-    With the published values the peak is .99736 at 4 steps; ``area=None`` makes it 1. Raises ValueError for std or area
-    not above 0, and for steps that are not finite.
+    With the published values the peak is .99736 at 4 steps. Raises ValueError for std or area not above 0, and for
+    steps that are not finite.
     """
     t = _checked(steps)
-    if not (std > 0 and (area is None or area > 0)):
+    if not (std > 0 and area > 0):
         raise ValueError(f"std={std!r} and area={area!r} of a Gaussian must be above 0")
-    peak = 1.0 if area is None else area / (std * math.sqrt(2 * math.pi))
+    peak = area / (std * math.sqrt(2 * math.pi))
     return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
 
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, chosen_by, one_of
 
 # Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
-StepScore = Literal["none", "sigmoid", "prefix_sigmoid"]
+StepScore = Literal["none", "sigmoid"]
 Accumulation = Literal["mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]
@@ -44,7 +44,7 @@ class WeibullSettings:
     name: Literal["weibull"]
     shape: Positive
     scale: Positive
-    constant: Positive | None
+    constant: Positive
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -54,7 +54,7 @@ class GaussianSettings:
     name: Literal["gaussian"]
     mean: PositiveOrZero
     std: Positive
-    area: Positive | None
+    area: Positive
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,8 +78,6 @@ def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     accumulation, shaping = settings.accumulation, settings.shaping
     if shaping is not None and shaping.name == "released" and accumulation is None:
         yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
-    if isinstance(shaping, WeibullSettings) and shaping.shape <= 1 and shaping.constant is None:
-        yield f"{prefix}.shaping.shape={shaping.shape} has no peak; set it above 1, or the constant"
     if accumulation is not None and settings.credit != "sum" and accumulation.reward_position != "step_ends":
         yield (
             f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation=null), or for "
@@ -102,7 +100,7 @@ def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> 
 
 # ---- the section prime ---------------------------------------------------------------------------------------------
 
-Normalization = Literal["batch_max", "return_std", "none"]
+Normalization = Literal["batch_max", "none"]
 # Those of prime_ext.algorithms.estimators. prime.outcome.estimator may also be any other name in verl's registry.
 PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]
@@ -142,10 +140,6 @@ class KLSettings:
     form: Literal["kl"]
     coefficient: Positive
     gate: GateSettings | None
-
-    def problems(self) -> Iterable[str]:
-        """What does not go together: nothing."""
-        return ()
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -206,7 +200,7 @@ class StepRewardSettings(_PaidSteps):
         if self.step_score != "none" or self.granularity == "response":
             return
         key = "prime.process"
-        remedy = f"set {key}.step_score to sigmoid or prefix_sigmoid (it is none: sums of any sign)"
+        remedy = f"set {key}.step_score to sigmoid (it is none: sums of any sign)"
         if self.accumulation is not None and self.accumulation.mode == "geometric":
             yield f"{key}.accumulation.mode=geometric takes logarithms of scores; {remedy}"
         if self.accumulation is not None and self.accumulation.power != 1:

@@ -80,7 +80,6 @@ class PrimeSettings(Section):
     anchor: AnchorSettings | None
     steps: Steps
     baseline: Literal["released", "paper"]
-    top_k: Count | None
     whitening: Switch
     label_key: Text
     verifier: VerifierSettings
@@ -155,9 +154,9 @@ class PrimeSettings(Section):
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        process, band = self.process, self.filter
-        if process is not None:
-            yield from process.problems()
+        band = self.filter
+        if self.paid_process is not None:
+            yield from self.paid_process.problems()
         if self.variant not in VARIANTS:
             yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}{nearest(self.variant, VARIANTS)}"
         if band.lower > band.upper:
@@ -168,8 +167,6 @@ class PrimeSettings(Section):
             yield "prime.outcome.coefficient=0.0 without process rewards leaves nothing to learn from; set it above 0"
         if self.anchor is not None and self.anchor.fallback and self.gate is None:
             yield "prime.anchor.fallback=true needs prime.process.gate; choose prime/anchor=ema"
-        if self.top_k is not None and not self.distils and self.anchor is None:
-            yield f"prime.top_k={self.top_k} is read with prime/process=kl or prime/anchor=ema only; leave it null"
         if self.distils and self.outcome_reads_prm:
             yield "prime.outcome.estimator=prm_value reads rewards of tokens; choose prime/process=tokens"
 
@@ -213,7 +210,7 @@ class PRMSettings(Section):
     section = "prm"
     update_mode: Literal["none", "before", "after", "interleaved"]
     beta: Positive
-    reference: Literal["frozen", "policy", "kl", "base", "none"]
+    reference: Literal["frozen", "policy", "base"]
     reference_path: str | None
     mini_batch_size: Count
     use_dynamic_bsz: Switch
@@ -246,7 +243,7 @@ class TrainedPRMSettings(PRMSettings):
     bias_lr: Positive | None
     epochs: Count
     replay: CountOrZero
-    trainable_layers: Count | Annotated[Number, Field(gt=0, lt=1)] | None
+    trainable_layers: Annotated[Number, Field(gt=0, lt=1)] | None
     accuracy_freq: CountOrZero
 
     def problems(self) -> Iterable[str]:
@@ -257,7 +254,7 @@ class TrainedPRMSettings(PRMSettings):
             yield f"prm.bias_lr={self.bias_lr} has no effect with prm.loss={self.loss}, only with ce; set it to null"
         if self.loss in LOSSES_THAT_NEED_SCORES and self.update_mode == "interleaved":
             yield f"prm.loss={self.loss} needs scores before the update: prm.update_mode=after or before"
-        if self.replay and self.reference in ("policy", "kl"):
-            yield f"{replay} needs prm.reference to stay: set it to frozen, base or none"
+        if self.replay and self.reference == "policy":
+            yield f"{replay} needs prm.reference to stay: set it to frozen or base"
         if self.replay and self.loss != "ce":
             yield f"{replay} draws single rollouts, and prm.loss={self.loss} compares those of a prompt; set it to ce"

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model on this machine, for transformers and vLLM: a Hugging Face folder, a hub id, or a checkpoint of verl."""
 
-import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +13,12 @@ from cachetools import LRUCache
 
 from prime_ext.generate.backend import Backend, BackendError, Request, one_line
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
+from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "consolidated*.safetensors")
-_SAMPLED_BYTES = 2**20
 # Prompts: those of a benchmark, since each is needed several times.
 _REMEMBERED = 16_384
 
@@ -27,19 +26,6 @@ _REMEMBERED = 16_384
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files of a Hugging Face folder that are not empty."""
     return sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern) if file.stat().st_size)
-
-
-def weights_digest(folder: Path) -> str:
-    """Hash the sizes, first and last bytes of the weight files: cheap, and the same for a copy."""
-    digest = hashlib.sha256()
-    for file in weight_files(folder):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size} ".encode())
-        with file.open("rb") as stream:
-            digest.update(stream.read(_SAMPLED_BYTES))
-            stream.seek(max(0, size - _SAMPLED_BYTES))
-            digest.update(stream.read())
-    return digest.hexdigest()[:16]
 
 
 def find_model(model: str) -> str:
@@ -126,7 +112,7 @@ class LocalBackend(Backend):
         revision = getattr(self.config, "_commit_hash", None) or self.hub["revision"]
         known = {"backend": self.kind, "model": self.name, "revision": revision}
         if Path(self.path).is_dir():
-            known["weights"] = weights_digest(Path(self.path))
+            known["weights"] = digest_files(weight_files(Path(self.path)))
         return known | {"dtype": self.dtype, "context": self.context}
 
     def text(self, prompt: Sequence[Mapping[str, str]] | str) -> str:

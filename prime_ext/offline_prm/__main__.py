@@ -26,12 +26,12 @@ from prime_ext.run.training import (
     Checkpoints,
     check_folder,
     checkpoint_step,
-    digest_files,
     is_first_rank,
     read_settings,
     run_program,
 )
 from prime_ext.step_rm.question_split import split_of
+from prime_ext.utils.files import digest_files
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
 

@@ -31,8 +31,6 @@ from prime_ext.prm.frozen_layers import number_of_layers
 GIB = 2**30
 # Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
-# From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
-HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
 DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 # An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
@@ -148,7 +146,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
         if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
-    phases["policy"]["targets of its loss"] = _target_bytes(config, engines)
+    phases["policy"]["targets of its loss"] = _target_bytes(engines)
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     highest = max(peaks, key=lambda phase: peaks[phase])
     if device_bytes is not None and (peak := peaks[highest]) > device_bytes:
@@ -159,11 +157,8 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    hosted = [each for each in engines.values() if each.stays_on_host]
-    copied = sum(each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards for each in hosted)
-    copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
     share = min(mean_tokens or longest, longest) / longest
-    seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
+    seconds = {name: share * flops / (devices * peak * UTILIZATION) for name, peak in DEVICES.items()}
     saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
     facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):
@@ -217,7 +212,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
     if prm.get("trainable_layers") is not None:
         shape = engine.shape
-        layers = min(number_of_layers(prm.trainable_layers, shape.layers), shape.layers)
+        layers = number_of_layers(prm.trainable_layers, shape.layers)
         engine = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
     distills = config.prime.process is not None and config.prime.process.form == "kl"
     # The targets of the policy's loss take a pass for each of the policy's.
@@ -260,13 +255,12 @@ def checkpoint_bytes(engine: Engine) -> int:
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
 
 
-def _target_bytes(config: DictConfig, engines: dict[str, Engine]) -> float:
+def _target_bytes(engines: dict[str, Engine]) -> float:
     """Return what the targets of the policy's loss add to its update: their weights, gathered, and their logits."""
     targets = [engine for engine in engines.values() if engine.is_target]
     logits = [engines["policy"].tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
-    # The logits of all targets are held until the backward pass, with top_k those of one at a time.
-    held = max(logits) if logits and config.prime.top_k else sum(logits)
-    return held + max((pass_memory(target)["gathered"] for target in targets), default=0.0)
+    # The logits of all targets are held until the backward pass.
+    return sum(logits) + max((pass_memory(target)["gathered"] for target in targets), default=0.0)
 
 
 def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:

@@ -12,7 +12,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.modules import import_modules
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
+from prime_ext.config.settings import PrimeSettings, PRMSettings, prm_section
 from prime_ext.preflight.files import check_files as check_files
 from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
 from prime_ext.preflight.prm import check_prm
@@ -57,7 +57,7 @@ def check_config(config: DictConfig) -> list[str]:
     trained = [ACTOR, *([] if prm is None else [PRM]), *([CRITIC] if prime.critic_sources else [])]
     return [
         *check_names(config),
-        *_check_trainer(config, prime, prm),
+        *_check_trainer(config, prime),
         *check_rewards(config, prime, prm),
         *check_critic(config, prime),
         *check_async(config),
@@ -67,13 +67,10 @@ def check_config(config: DictConfig) -> list[str]:
     ]
 
 
-def _check_trainer(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
+def _check_trainer(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     sampler = config.trainer.v1.sampler
     yield from check_trainer(config, PRIME_MODES)
     if config.algorithm.filter_groups.enable:
         yield "algorithm.filter_groups.enable=true is verl's filter; use prime.filter instead and leave it false"
     if sampler.custom_sampler.path and sampler.custom_sampler.name and prime.filter.enable:
         yield "trainer.v1.sampler.custom_sampler replaces the prompt filter; set prime.filter.enable=false"
-    trained = isinstance(prm, TrainedPRMSettings)
-    if trained and config.prm.checkpoint.async_save or config.actor_rollout_ref.actor.checkpoint.async_save:
-        yield "checkpoint.async_save=true leaves no moment at which a checkpoint is known to be whole; set it to false"

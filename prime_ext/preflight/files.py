@@ -21,7 +21,7 @@ from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.data import check_data, has_tokenizer
 from prime_ext.preflight.machine import attention_of
-from prime_ext.preflight.prm import check_output_layer, check_trainable_layers
+from prime_ext.preflight.prm import check_output_layer
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
@@ -52,7 +52,6 @@ def _problems(config: DictConfig) -> Iterable[str]:
             models["prm.reference_path"] = config.prm.reference_path
         yield from _check_tokenizer("prm.model", config.prm.model)
         yield from check_output_layer("prm.model", config.prm.model, config.prm.engine.get("strategy"))
-        yield from check_trainable_layers(config)
     if config.algorithm.adv_estimator == "gae":
         models["critic.model.path"] = config.critic.model.path
     for key, path in models.items():

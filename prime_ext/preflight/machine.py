@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from prime_ext.config.asynchronous import prompts_per_update
+from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import nearest
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
 from prime_ext.preflight.prm import has_adapter
@@ -80,6 +80,10 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
         yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{nearest(mode, modes)}"
+    for section in (ACTOR, PRM) if mode not in VERL_MODES else ():
+        if OmegaConf.select(config, f"{section}.checkpoint.async_save"):
+            key = f"{section}.checkpoint.async_save=true"
+            yield f"{key} leaves no moment at which a checkpoint is known to be whole; set it to false"
     if pool.enable and not pool.enable_resource_pool:
         yield "reward.reward_model.enable=true scores in time with enable_resource_pool=true only; set that, too"
 

@@ -26,7 +26,8 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
     if strategy not in ENGINES:
         yield f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, whatever the policy's is"
     yield from check_weights("prm.engine", config.prm.engine)
-    yield from _check_reference(config, prm)
+    if prm.reference == "base" and not has_adapter(config.prm.model):
+        yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
     if not has_adapter(config.prm.model) or not isinstance(prm, TrainedPRMSettings):
         return
     if prm.trainable_layers is not None:
@@ -54,33 +55,11 @@ def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
     backend = (model.get("fused_kernel_options") or {}).get("impl_backend")
     if not model.get("use_fused_kernels") or backend not in VERL_BACKENDS or strategy != "fsdp2":
         return
-    found = _local_config(model)
-    if found is not None and not found.tie_word_embeddings:
-        named = f"{key}.fused_kernel_options.impl_backend={backend}"
-        yield f"{named} wants tied embeddings on fsdp2, and {model.path} has none; set it to {CHUNKED}"
-
-
-def check_trainable_layers(config: DictConfig) -> Iterable[str]:
-    """Whether the PRM has as many decoder layers as are to be trained; reads its config.json."""
-    wanted, model = config.prm.get("trainable_layers"), config.prm.model
-    found = None if wanted is None else _local_config(model)
-    if found is not None and wanted > (layers := found.get_text_config().num_hidden_layers):
-        yield f"prm.trainable_layers={wanted} must be at most {layers}, the decoder layers of {model.path}"
-
-
-def _local_config(model: Any) -> Any:
-    """The config.json of a model section as transformers reads it; None if it is not in a folder here."""
     folder = Path(str(model.path)).expanduser()
     if not (folder / "config.json").is_file():
-        return None
+        return
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code))
-
-
-def _check_reference(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
-    penalty = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-    if prm.reference == "kl" and not penalty:
-        yield "prm.reference=kl reads that of the policy's KL penalty; set actor_rollout_ref.actor.use_kl_loss=true"
-    if prm.reference == "base" and not has_adapter(config.prm.model):
-        yield "prm.reference=base switches the PRM's LoRA adapter off, and it has none; set prm.model.lora_rank"
+    if not AutoConfig.from_pretrained(folder, trust_remote_code=bool(model.trust_remote_code)).tie_word_embeddings:
+        named = f"{key}.fused_kernel_options.impl_backend={backend}"
+        yield f"{named} wants tied embeddings on fsdp2, and {model.path} has none; set it to {CHUNKED}"

@@ -9,73 +9,14 @@ engine asks for fused log-probabilities.
 of those of 512.
 """
 
-import logging
 from collections.abc import Callable
 from types import MethodType, ModuleType
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from tensordict import TensorDict
-from verl.utils import tensordict_utils as tu
-from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
 from prime_ext.config.engines import BACKENDS, CHUNKED, VERL_BACKENDS
-
-logger = logging.getLogger(__name__)
-
-# Largest difference of a log-probability without a warning. In 16 bit the two sides round logits of size 20 in steps of
-# 0.125, each in its own way.
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
-STOP_AT = 10.0
-
-
-class FusedLogProbsDiffer(RuntimeError):
-    """Fused and plain log-probabilities are not those of one model."""
-
-
-def guard_fused_log_probs(worker: Any, data: TensorDict, model: str) -> float:
-    """Compare log-probabilities of two rollouts of each rank with and without fused kernels; every rank has to call it.
-
-    Args:
-        worker: a ``TrainingWorker`` of verl whose model was built with ``use_fused_kernels``.
-        data: rollouts as its ``infer_batch`` takes them, with ``temperature``; not changed.
-        model: what to call the model in messages.
-
-    Returns:
-        The largest absolute difference over the response tokens of all ranks; logged as a warning above the tolerance.
-
-    Raises:
-        FusedLogProbsDiffer: it is ten times the tolerance or more.
-    """
-    log_probs = []
-    for fused in (False, True):
-        few = tu.index_select_tensor_dict(data, list(range(min(2, len(data)))))
-        options = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1, "calculate_entropy": False}
-        tu.assign_non_tensor(few, use_fused_kernels=fused, compute_loss=False, **options)
-        mask = few["response_mask"]
-        output = worker.infer_batch(few)
-        if output is not None:
-            log_probs.append(response_from_nested(output["log_probs"], mask.cpu()).values().double())
-    largest = torch.zeros(1, dtype=torch.float64)
-    if log_probs:
-        difference_N = (log_probs[1] - log_probs[0]).abs()[mask.cpu().values().bool()]
-        # NaN on one side only is a difference like no other, and the maximum must not lose it.
-        largest[0] = difference_N.nan_to_num(nan=torch.inf).max() if len(difference_N) else 0.0
-    # The ranks decide together, so that all of them stop or none.
-    largest = largest.to(worker.device_name)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    difference, dtype = float(largest), worker.engine._autocast_dtype
-    message = f"fused and plain log-probabilities of {model} differ by at most {difference:.2g} in {dtype}"
-    if difference >= STOP_AT * TOLERANCES[dtype]:
-        raise FusedLogProbsDiffer(
-            f"{message}, {STOP_AT * TOLERANCES[dtype]:g} is too much; set use_fused_kernels=false for it or another "
-            f"fused_kernel_options.impl_backend"
-        )
-    logger.log(logging.WARNING if difference > TOLERANCES[dtype] else logging.INFO, message)
-    return difference
-
 
 MODULE = "verl.models.transformers.monkey_patch"
 

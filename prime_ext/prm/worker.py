@@ -17,7 +17,6 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
-from prime_ext.prm.fused_forward import guard_fused_log_probs
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
@@ -116,7 +115,7 @@ class ImplicitPRMWorker(TrainingWorker):
         config: of the model, its engine, optimiser and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
         bias_lr: learning rate of the trained bias; None for a loss without one.
-        trainable_layers: decoder layers that are trained, the last ones, or below 1 their share; None: the whole model.
+        trainable_layers: share of the decoder layers that is trained, the last ones; None: the whole model.
     """
 
     def __init__(
@@ -124,28 +123,21 @@ class ImplicitPRMWorker(TrainingWorker):
         config: TrainingWorkerConfig,
         role: str = "prm",
         bias_lr: float | None = None,
-        trainable_layers: int | float | None = None,
+        trainable_layers: float | None = None,
     ):
         super().__init__(config)
         self._role = role
         self._trainable_layers = trainable_layers
         self._bias = None if bias_lr is None else OutcomeBias(bias_lr)
-        # Whether fused and plain log-probabilities were compared, and the difference until the next metrics.
-        self._guarded = False
-        self._guard_metrics: dict[str, float] = {}
         self._update_metrics: dict | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:
-        """Build the engine.
-
-        Raises:
-            ValueError: the model has fewer decoder layers than are to be trained.
-        """
+        """Build the engine."""
         if self._trainable_layers is not None:
             # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
-            build, wanted = self.engine._build_module, self._trainable_layers
-            self.engine._build_module = lambda: train_last_layers(build(), wanted)
+            build, share = self.engine._build_module, self._trainable_layers
+            self.engine._build_module = lambda: train_last_layers(build(), share)
         # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)
@@ -206,7 +198,6 @@ class ImplicitPRMWorker(TrainingWorker):
         """Log-probabilities of the response tokens, without training, written to the field named by the options."""
         name = tu.pop(data, key=OUTPUT_FIELD)
         rows = tu.pop(data, key=MINI_BATCH_ROWS, default=None)
-        self._guard(data)
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
         log_probs: list[torch.Tensor] = []
         with self.engine.eval_mode():
@@ -230,7 +221,6 @@ class ImplicitPRMWorker(TrainingWorker):
         later one. :meth:`update_metrics` has the metrics.
         """
         row_B = data[ROW].tolist()
-        self._guard(data)
         self.loss_fn.start_recording()
         try:
             output = self.train_mini_batch(data)
@@ -238,17 +228,9 @@ class ImplicitPRMWorker(TrainingWorker):
             recorded = self.loss_fn.stop_recording()
         if output is None:
             return None
-        self._update_metrics = {**tu.get(output, "metrics"), **self._guard_metrics}
-        self._guard_metrics = {}
+        self._update_metrics = tu.get(output, "metrics")
         log_probs = torch.nested.as_nested_tensor([recorded[row] for row in row_B], layout=torch.jagged)
         return TensorDict({PRM_LOG_PROBS: log_probs}, batch_size=len(row_B))
-
-    def _guard(self, data: TensorDict) -> None:
-        """Compare fused and plain log-probabilities on the first batch."""
-        if self.engine_config.use_fused_kernels and not self._guarded:
-            self._guarded = True
-            difference = guard_fused_log_probs(self, data, f"the PRM ({self._role})")
-            self._guard_metrics["fused_log_prob_difference"] = difference
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:

@@ -153,10 +153,6 @@ class GuardedRunMixin(_Trainer):
     def _save_checkpoint(self) -> None:
         """Save everything, declare the checkpoint whole, and only then delete older ones."""
         trainer = self.config.trainer
-        if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
-            # verl writes its tracker by itself when it is complete, and does not report that.
-            super()._save_checkpoint()
-            return
         start = time.monotonic()
         root = Path(trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checkpoint was trained with: no run continues from it with other data, another tokenizer or seed unasked.
 
-Files are compared by their size and last bytes, which in parquet describe all rows, not by their place.
+Files are compared by :func:`prime_ext.utils.files.digest_files`, not by their place.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
 from prime_ext.run.checkpoint import MARKER, complete_steps
-from prime_ext.utils.files import read_json
+from prime_ext.utils.files import digest_files, read_json
 
-_LAST_BYTES = 1 << 16
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "added_tokens*", "chat_template*", "*.model")
 
 # By key: the value for people, and what is compared.
@@ -29,19 +27,10 @@ def identity_of(config: DictConfig) -> Identity:
     rollout = config.actor_rollout_ref.rollout
     seeds = {"data.seed": config.data.get("seed"), "actor_rollout_ref.rollout.seed": rollout.get("seed")}
     return {
-        "data.train_files": [", ".join(map(str, paths)), [_digest(Path(str(path)).expanduser()) for path in paths]],
-        "the tokenizer of": [str(tokenizer), [_digest(path) for path in parts] or str(tokenizer)],
+        "data.train_files": [", ".join(map(str, paths)), digest_files(Path(str(path)).expanduser() for path in paths)],
+        "the tokenizer of": [str(tokenizer), digest_files(parts or [tokenizer])],
         **{key: [seed, seed] for key, seed in seeds.items()},
     }
-
-
-def _digest(path: Path) -> str:
-    if not path.is_file():
-        return str(path)
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _LAST_BYTES))
-        return f"{size} {hashlib.blake2b(file.read(), digest_size=8).hexdigest()}"
 
 
 def refusal(config: DictConfig, identity: Identity) -> str:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the trainings of step reward models and of offline PRMs share: settings, program, checkpoints. No torch."""
 
-import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -40,16 +39,6 @@ def check_folder(key: str, path: str) -> None:
     """Raise ``SettingsError`` if a model is named by a folder that does not exist."""
     if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
         raise SettingsError(f"{key}={path} does not exist")
-
-
-def digest_files(paths: Iterable[str]) -> str:
-    """Hash what files hold, in order."""
-    state = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while block := file.read(2**20):
-                state.update(block)
-    return state.hexdigest()[:16]
 
 
 def checkpoint_step(folder: Path | None) -> int:

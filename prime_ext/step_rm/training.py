@@ -27,14 +27,14 @@ from transformers import (
 from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, digest_files, is_first_rank
+from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
 from prime_ext.step_rm.scorers.local import check_fit, padded
 from prime_ext.step_rm.train_settings import ModelSettings, StepRMSettings
-from prime_ext.utils.files import write_json
+from prime_ext.utils.files import digest_files, write_json
 from prime_ext.utils.hub import use_cache_without_hub
 
 # Rows that are tokenized in one call.

@@ -22,7 +22,7 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
     # Both sides of the log-ratio need the same temperature; verl takes the policy's at that of the rollouts.
-    as_policy = settings.reference in ("policy", "kl") or prime.distils or prime.rewards_advantages
+    as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
     if isinstance(settings, TrainedPRMSettings):

@@ -6,7 +6,6 @@ docs/explanation/implicit_prm.md explains the orders.
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ from typing import Any
 
 import ray
 import torch
-from verl.single_controller.ray import RayClassWithInitArgs
 from verl.utils.debug import marked_timer
 from verl.utils.metric import reduce_metrics
 from verl.utils.torch_dtypes import PrecisionType
@@ -30,7 +28,8 @@ from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSett
 from prime_ext.prm import worker as fields
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.prm.worker import ImplicitPRMWorker, PRMLoss
+from prime_ext.prm.worker import PRMLoss
+from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, measure_pairs, measure_sums
 from prime_ext.utils.transfer_queue import RolloutStore, replay_key
@@ -41,18 +40,13 @@ logger = logging.getLogger(__name__)
 PRM_GROUP = "prm"
 REFERENCE_GROUP = "refprm"
 
-# Folder of the PRM in a checkpoint; and where replayed rollouts are kept, in it and in the folder of the run.
-PRM_FOLDER = "prm"
+# Where replayed rollouts are kept, in the folder of the PRM in a checkpoint and in that of the run.
 REPLAY_FOLDER = "prm_replay"
 # Fields of a rollout that are kept for later steps; the tokens are those of prompt and response.
 _KEPT = ("prompts", "responses", "position_ids", "response_mask")
 
-# Where verl has the reference's log-probabilities already, by prm.reference.
-_OF_VERL = {"policy": "old_log_probs", "kl": "ref_log_prob"}
 # Standard deviation of a token's log-ratio where PRM and reference have the same weights, by the dtype of their passes.
 NOISE_PER_TOKEN = {torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.0025}
-# Rounding of low precision can push the log-probability of a certain token slightly above zero.
-_POSITIVE_LOG_PROB = 1e-2
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ ORDERS: dict[str, Callable[["TrainedPRM", PRMBatch, bool], Scoring]] = {
 
 
 @dataclass
-class FrozenPRM:
+class FrozenPRM(Companion):
     """A model that is never trained, an offline PRM or a teacher, and its reference, in the policy's worker processes.
 
     ``settings`` and ``prime`` are the validated sections, ``models`` the configurations of the workers of each group,
@@ -175,18 +169,10 @@ class FrozenPRM:
     @property
     def reference_field(self) -> str:
         """Where the reference's log-probabilities are."""
-        return _OF_VERL.get(self.settings.reference, fields.REFERENCE_LOG_PROBS)
+        return "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
 
-    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
-        """Classes to add to the policy's worker processes, by group name."""
-        worker, models = ray.remote(ImplicitPRMWorker), self.models.items()
-        options = {PRM_GROUP: {"role": "prm", **self.worker_options}, REFERENCE_GROUP: {"role": "reference"}}
-        return {name: RayClassWithInitArgs(cls=worker, config=model, **options[name]) for name, model in models}
-
-    @property
-    def worker_options(self) -> dict[str, Any]:
-        """What the worker is told beside its configuration."""
-        return {}
+    def worker_options(self, group: str) -> dict[str, Any]:
+        return {"role": "prm" if group == PRM_GROUP else "reference"}
 
     @property
     def loss(self) -> str:
@@ -195,9 +181,7 @@ class FrozenPRM:
 
     def attach(self, actor_group: Any) -> None:
         """Take the handles out of the policy's worker group and build the engines."""
-        self.groups = actor_group.spawn(prefix_set=set(self.models))
-        for name in self.models:
-            self.groups[name].reset()
+        super().attach(actor_group)
         loss = PRMLoss(self.loss, self.settings.beta, self.reference_field)
         self.groups[PRM_GROUP].set_loss_fn(loss)
 
@@ -243,9 +227,7 @@ class FrozenPRM:
         """
         kind, rows = self.settings.reference, batch.rows
         with marked_timer("prm_reference", batch.seconds):
-            if kind == "none":
-                rows.write(**{fields.REFERENCE_LOG_PROBS: torch.zeros_like(batch.rollouts.mask_BT)})
-            elif kind not in _OF_VERL:
+            if kind != "policy":
                 options: dict[str, Any] = {} if kind == "frozen" else {"no_lora_adapter": True}
                 if as_update:
                     options[fields.MINI_BATCH_ROWS] = batch.mini_batch_rows
@@ -276,9 +258,6 @@ class FrozenPRM:
     def scored(self, batch: PRMBatch, scoring: Scoring) -> Scored:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
         rollouts, log_prob_BT, mask_BT = batch.rollouts, scoring.rewards.log_prob_BT, batch.rollouts.mask_BT
-        highest = float(log_prob_BT.masked_fill(~mask_BT.bool(), 0.0).max())
-        if highest > _POSITIVE_LOG_PROB or not torch.isfinite(log_prob_BT[mask_BT.bool()]).all():
-            logger.warning("log-probabilities of the PRM are not in (-inf, 0]: the highest is %s", highest)
         reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
         pairs, of_before = measure(rollouts, scoring.before, "before")
         _, of_after = measure(rollouts, scoring.after, "after")
@@ -293,10 +272,13 @@ class TrainedPRM(FrozenPRM):
 
     settings: TrainedPRMSettings
 
-    @property
-    def worker_options(self) -> dict[str, Any]:
+    checkpoint_folder = "prm"
+    saved_with = "prm=frozen, or a variant without a PRM"
+
+    def worker_options(self, group: str) -> dict[str, Any]:
         """The trained bias and the layers that are trained."""
-        return {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
+        trained = {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
+        return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
     @property
     def loss(self) -> str:
@@ -311,20 +293,15 @@ class TrainedPRM(FrozenPRM):
 
     def save(self, folder: str, global_step: int) -> None:
         """Save what ``prm.checkpoint.save_contents`` says, and the rollouts that are replayed."""
-        own = os.path.join(folder, PRM_FOLDER)
-        self.groups[PRM_GROUP].save_checkpoint(own, global_step=global_step)
+        super().save(folder, global_step)
         if self.replay is not None:
-            self.replay.save(Path(own) / REPLAY_FOLDER)
+            self.replay.save(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
 
     def load(self, folder: str, delete_after_load: bool = False) -> None:
         """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
-        own = os.path.join(folder, PRM_FOLDER)
-        if not os.path.isdir(own):
-            saved_with = "prm=frozen, or a variant without a PRM"
-            raise FileNotFoundError(f"the checkpoint has no PRM at {own}; it was saved with {saved_with}")
-        self.groups[PRM_GROUP].load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
+        super().load(folder, delete_after_load)
         if self.replay is not None:
-            self.replay.load(Path(own) / REPLAY_FOLDER)
+            self.replay.load(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Reference, then scores and update in the order of ``prm.update_mode``."""

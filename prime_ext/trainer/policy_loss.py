@@ -8,73 +8,55 @@ policy's micro-batch, so that nothing as wide as the vocabulary is stored or sen
 tokens as the policy loss is (``actor.loss_agg_mode``).
 """
 
-import os
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import ray
 import torch
 from tensordict import TensorDict
 from verl import DataProto
-from verl.single_controller.ray import RayClassWithInitArgs
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import TrainingWorkerConfig
 
-from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, log_probs_at, topk_reverse_kl
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 from prime_ext.prm.engines import engine_of, register_engine
-from prime_ext.prm.worker import ImplicitPRMWorker, padded_responses
+from prime_ext.prm.worker import padded_responses
+from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.step import AVERAGE_ROLE
 
-# Name of the worker group of the average, and its folder in a checkpoint.
-AVERAGE_GROUP, AVERAGE_FOLDER = "avgpolicy", "policy_average"
+# Name of the worker group of the average.
+AVERAGE_GROUP = "avgpolicy"
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
-# And how many tokens of the vocabulary are compared, beside one bucket for all others; None: the whole vocabulary.
-TOP_K = "prime_target_top_k"
 
 
-class PolicyAverage:
+class PolicyAverage(Companion):
     """The running average of the policy's weights (``prime.anchor``), in the policy's worker processes.
 
     ``model`` is the configuration of its worker, ``decay`` the weight of the past.
     """
 
-    def __init__(self, model: TrainingWorkerConfig, decay: float):
-        self.model = model
-        self.decay = decay
-        self.group: Any = None
+    checkpoint_folder = "policy_average"
+    saved_with = "prime/anchor=none"
 
-    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
-        """Classes to add to the policy's worker processes, by group name."""
-        worker = ray.remote(ImplicitPRMWorker)
-        return {AVERAGE_GROUP: RayClassWithInitArgs(cls=worker, config=self.model, role=AVERAGE_ROLE)}
+    def __init__(self, model: TrainingWorkerConfig, decay: float):
+        self.models = {AVERAGE_GROUP: model}
+        self.decay = decay
+
+    def worker_options(self, group: str) -> dict[str, Any]:
+        return {"role": AVERAGE_ROLE}
 
     def attach(self, actor_group: Any) -> None:
         """Build the average, equal to the policy, whose engine has to be known already (:func:`install_targets`)."""
-        self.group = actor_group.spawn(prefix_set={AVERAGE_GROUP})[AVERAGE_GROUP]
-        self.group.reset()
+        super().attach(actor_group)
         self.group.average_weights("policy", 0.0)
 
     def follow(self) -> None:
         """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
         self.group.average_weights("policy", self.decay)
-
-    def save(self, folder: str, global_step: int) -> None:
-        """Save the average in the folder of a checkpoint."""
-        self.group.save_checkpoint(os.path.join(folder, AVERAGE_FOLDER), global_step=global_step)
-
-    def load(self, folder: str, delete_after_load: bool = False) -> None:
-        """Restore what :meth:`save` wrote. Raises FileNotFoundError when it is missing."""
-        path = os.path.join(folder, AVERAGE_FOLDER)
-        if not os.path.isdir(path):
-            raise FileNotFoundError(
-                f"the checkpoint has no average of the policy at {path}; it was saved with prime/anchor=none"
-            )
-        self.group.load_checkpoint(local_path=path, del_local_after_load=delete_after_load)
 
 
 class TargetedPolicyLoss:
@@ -110,26 +92,11 @@ class TargetedPolicyLoss:
 
     @staticmethod
     def _per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-        logits_NV, roles, k = logits_1NV[0], targets_of(data), tu.get(data, key=TOP_K)
+        logits_NV, roles = logits_1NV[0], targets_of(data)
         with torch.autocast(logits_NV.device.type, enabled=False):
-            if k is None:
-                targets = [target_logits(role, data) for role in roles]
-                log_prob_N, kl_NJ = log_probs_and_reverse_kl(
-                    logits_NV, targets[0][1], [logits for logits, _ in targets]
-                )
-                kls = kl_NJ.unbind(-1)
-            else:
-                chosen_NK = logits_NV.detach().topk(min(k, logits_NV.shape[-1]), -1).indices
-                targets_NK = []
-                for role in roles:
-                    # One target after the other: of each only the chosen tokens are kept.
-                    target_logits_NV, token_N = target_logits(role, data)
-                    targets_NK.append(log_probs_at(target_logits_NV, chosen_NK))
-                    del target_logits_NV
-                log_prob_NM = log_probs_at(logits_NV, torch.cat([token_N[:, None], chosen_NK], -1))
-                log_prob_N = log_prob_NM[:, 0]
-                kls = tuple(topk_reverse_kl(log_prob_NM[:, 1:], target_NK) for target_NK in targets_NK)
-        named = zip(roles, kls, strict=True)
+            targets = [target_logits(role, data) for role in roles]
+            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, targets[0][1], [logits for logits, _ in targets])
+        named = zip(roles, kl_NJ.unbind(-1), strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
 
 

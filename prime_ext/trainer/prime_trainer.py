@@ -28,8 +28,9 @@ from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.build import build_average, build_prm
+from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.implicit_prm import FrozenPRM
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, PolicyAverage, install_targets
+from prime_ext.trainer.policy_loss import COEFFICIENTS, PolicyAverage, install_targets
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.prompts import prompts_of_data, prompts_to_data, set_uids
 from prime_ext.trainer.replay_buffer import (
@@ -40,7 +41,7 @@ from prime_ext.trainer.replay_buffer import (
 )
 from prime_ext.trainer.reward_sources import shaping_of
 from prime_ext.trainer.rollouts import load_rollouts
-from prime_ext.trainer.scorer import Companion, Learner, Scorer, StepRewardModel
+from prime_ext.trainer.scorer import Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
 from prime_ext.utils.transfer_queue import RolloutStore, mean_counts
@@ -193,8 +194,8 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return [model for model in (self.prm, self.average) if model is not None]
 
     @property
-    def _learners(self) -> list[Learner]:
-        return [model for model in self._companions if isinstance(model, Learner)]
+    def _learners(self) -> list[Companion]:
+        return [model for model in self._companions if model.checkpoint_folder]
 
     @property
     def resource_pool_to_cls(self) -> dict:
@@ -273,14 +274,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _describe_prm(self) -> dict[str, Any]:
         """What is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
-        config, prm = self.config, self.config.prm
-        # Of the policy as the reference only what it started from can be named.
-        known = {"none": "none", "frozen": prm.reference_path, "kl": config.actor_rollout_ref.model.path}
+        prm = self.config.prm
         return {
-            "variant": variant_line(config),
+            "variant": variant_line(self.config),
             "step": self.global_steps,
             "prm": model_name(prm.model.path),
-            "reference": model_name(known.get(prm.reference) or prm.model.path),
+            # Of the policy as the reference only what it started from can be named.
+            "reference": model_name(prm.reference_path if prm.reference == "frozen" else prm.model.path),
             "reference_mode": prm.reference,
             "reference_moves": prm.reference == "policy",
             "loss": prm.get("loss"),
@@ -330,7 +330,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         if self.average is not None:
             with marked_timer("policy_average", self.timing_raw):
                 self.average.follow()
-        batch.extra_info.update({COEFFICIENTS: self._kl_coefficients, TOP_K: self.prime.top_k})
+        batch.extra_info[COEFFICIENTS] = self._kl_coefficients
         batch = super()._update_actor(batch, metrics)
         for role in self._kl_coefficients:
             # verl puts its own prefix before whatever a loss reports.

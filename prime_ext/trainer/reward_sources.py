@@ -4,6 +4,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values
-from prime_ext.algorithms.normalization import NOISE_MARGIN, NORMALIZATIONS
+from prime_ext.algorithms.normalization import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
@@ -138,14 +139,16 @@ def _process(
         parts = {"score": chain.score_B, "factor": chain.factor_B, "reward": chain.reward_B}
         metrics = {f"prime/chain/{name}": float(part_B[rows_B].mean()) for name, part_B in parts.items()}
         metrics["prime/chain/at_most_one_step"] = float((chain.count_B[rows_B] < 2).float().mean())
-    # Returns are counted at every token that they reach.
-    normalize = NORMALIZATIONS[process.normalization]
-    floor: torch.Tensor | float = 0.0
-    if scored.noise > 0 and process.normalization != "none":
-        paid = _paid_noise(shaping, scored.noise, mask_BT, spans)
-        floor = NOISE_MARGIN * max(normalize(noise_BT, mask_BT, process.discount, 0.0)[1] for noise_BT in paid)
-    paid_BT, normalizer = normalize(paid_BT, mask_BT, process.discount, floor)
-    metrics["prime/process/normalizer"] = float(normalizer)
+    metrics["prime/process/normalizer"] = 1.0
+    if process.normalization == "batch_max":
+        # Returns are counted at every token that they reach.
+        normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
+        floor: torch.Tensor | float = 0.0
+        if scored.noise > 0:
+            paid = _paid_noise(shaping, scored.noise, mask_BT, spans)
+            floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in paid)
+        paid_BT, normalizer = normalize(paid_BT, floor=floor)
+        metrics["prime/process/normalizer"] = float(normalizer)
     coefficient = process.coefficient * weight
     source = RewardSource(paid_BT, source_BT, coefficient, process.discount, estimator=process.estimator, **common)
     return source, metrics

@@ -4,7 +4,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 
@@ -38,34 +38,10 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """Gives process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``.
-
-    One with a model of its own is a :class:`Companion`, and one that is trained a :class:`Learner`, too.
-    """
+    """Gives process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Score rollouts, and learn from them if it does."""
-
-
-class Companion(Protocol):
-    """A model in the policy's worker processes."""
-
-    def worker_classes(self) -> dict[str, Any]:
-        """Return classes to add to the policy's worker processes, by group name."""
-
-    def attach(self, actor_group: Any) -> None:
-        """Take the handles out of the policy's worker group and build the engines."""
-
-
-@runtime_checkable
-class Learner(Companion, Protocol):
-    """One that changes, and so is a part of every checkpoint."""
-
-    def save(self, folder: str, global_step: int) -> None:
-        """Save what changes in a folder of its own inside of the checkpoint's."""
-
-    def load(self, folder: str, delete_after_load: bool = False) -> None:
-        """Restore what :meth:`save` wrote. Raises FileNotFoundError where it is missing."""
 
 
 class StepRewardModel:

@@ -15,7 +15,7 @@ from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_constant, weibull_mode
+from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
 from prime_ext.algorithms.steps import (
     end_mask,
     place_at_ends,
@@ -214,21 +214,18 @@ def test_golden_weibull_to_six_digits_from_counts_of_any_dtype(dtype):
     assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def test_golden_mode_and_constant_of_the_weibull():
+def test_golden_mode_of_the_weibull():
     assert weibull_mode() == pytest.approx(3.8459989, abs=5e-8)
-    assert weibull_constant() == pytest.approx(10.7350476, abs=5e-8)
     # The published constant is rounded, and the published values with it.
     assert float(weibull(one(weibull_mode()))) == pytest.approx(0.9999956, abs=5e-8)
-    assert float(weibull(one(4.0), constant=None)) == pytest.approx(0.999411, abs=SIX)
     assert float(weibull(one(4.0), shape=1.0, constant=8.0)) == pytest.approx(math.exp(-0.5))
 
 
 def test_golden_gaussian_of_the_predecessor():
     golden = {2: 0.604927, 3: 0.880163, 4: 0.997356, 5: 0.880163, 6: 0.604927, 8: 0.134977, 10: 0.011080}
     assert gaussian(torch.tensor(list(golden))).tolist() == pytest.approx(list(golden.values()), abs=SIX)
-    # The same area makes another peak; without one the peak is 1.
+    # The same area makes another peak.
     assert float(gaussian(one(4.0), std=1.0)) == pytest.approx(1.994711, abs=SIX)
-    assert float(gaussian(one(7.0), mean=7.0, std=3.0, area=None)) == 1.0
 
 
 @pytest.mark.parametrize(("score", "steps", "factor"), RELEASED_VALUES)
@@ -243,12 +240,10 @@ SIGMOID = StepScore("sigmoid")
 
 
 def test_golden_scores_of_summed_rewards():
-    """sigmoid(1) = .731059, sigmoid(-2) = .119203, sigmoid(1 - 2) = .268941."""
+    """sigmoid(1) = .731059, sigmoid(-2) = .119203."""
     sum_BS, mask_BS = torch.tensor([[1.0, -2.0, NAN]]), torch.tensor([[1, 1, 0]])
     assert StepScore("none")(sum_BS, mask_BS).tolist() == [[1.0, -2.0, 0.0]]
     assert SIGMOID(sum_BS, mask_BS)[0].tolist() == pytest.approx([0.731059, 0.119203, 0.0], abs=5e-7)
-    prefix = StepScore("prefix_sigmoid")(sum_BS, mask_BS)
-    assert prefix[0].tolist() == pytest.approx([0.731059, 0.268941, 0.0], abs=5e-7)
     assert StepScore("sigmoid", 0.5)(2 * sum_BS, mask_BS)[0].tolist() == SIGMOID(sum_BS, mask_BS)[0].tolist()
 
 
@@ -295,7 +290,7 @@ def test_every_combination_is_finite_for_empty_single_and_long_responses(mode, s
     mask_BT[1, 0], mask_BT[2, :3], mask_BT[3] = 1, 1, 1
     reward_BT = torch.where(mask_BT.bool(), 0.05 * torch.randn(4, 800, generator=torch.Generator().manual_seed(0)), NAN)
     spans = step_spans(torch.ones(4, 800), mask_BT)
-    shaping = ProcessShaping("step", score=StepScore("prefix_sigmoid"), chain=ChainReward(mode, shape=shape))
+    shaping = ProcessShaping("step", score=StepScore("sigmoid"), chain=ChainReward(mode, shape=shape))
     paid_BT, _ = shaping(reward_BT, mask_BT, spans)
     assert paid_BT.isfinite().all() and not paid_BT[:2].any() and float(paid_BT[2].sum()) > 0
     value = shaping.chain_value(reward_BT, spans)
@@ -319,7 +314,7 @@ SCORES = torch.tensor([[0.5, -0.25]])
             lambda: SIGMOID(torch.tensor([[1.0, math.inf]]), TWO),
             "step 2 of row 0 has the score inf, which",
         ),
-        (lambda: StepScore("tanh")(TWO, TWO), "step score 'tanh' is not one of none, sigmoid, prefix_sigmoid"),
+        (lambda: StepScore("tanh")(TWO, TWO), "step score 'tanh' is not one of none, sigmoid"),
         *[
             (lambda mode=mode: accumulate(TWO * NAN, TWO, mode), "step 1 of row 0 has the score nan, which")
             for mode in MODES
@@ -331,7 +326,7 @@ SCORES = torch.tensor([[0.5, -0.25]])
         (lambda: ChainReward(single_step="half")(TWO, TWO), "single_step 'half' is not one of zero, keep"),
         (lambda: ChainReward("mean", power=2.0)(-TWO, TWO), "power=2 of a negative accumulated score, -1"),
         (lambda: ChainReward("none", shape="released").length_factor(torch.tensor([3])), "'released' reads an accumu"),
-        (lambda: weibull(one(4.0), shape=1.0, constant=None), "shape=1.0 and scale=8.0 has no peak"),
+        (lambda: weibull_mode(shape=1.0), "shape=1.0 and scale=8.0 has no peak"),
         (lambda: weibull(one(4.0), constant=0.0), "constant=0.0 of a Weibull must be above 0"),
         (lambda: gaussian(one(4.0), std=0.0), "std=0.0"),
         (lambda: released(torch.tensor([0.9]), torch.tensor([1000])), "1000 steps are above what torch.float32 holds"),

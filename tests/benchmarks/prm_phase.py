@@ -45,7 +45,7 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
     rollouts = Rollouts(options.rows, options.prompt, options.response, VOCABULARY)
     policy, prm, reference = (build_worker(path, role=role) for role in ("policy", "prm", "reference"))
     lora = build_worker(path, lora_rank=16)
-    half, third = (build_worker(path, trainable_layers=LAYERS // part) for part in (2, 3))
+    half, third = (build_worker(path, trainable_layers=1 / part) for part in (2, 3))
     shared = score(policy, rollouts)
 
     def update(worker: Any) -> Callable[[], object]:

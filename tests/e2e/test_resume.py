@@ -28,7 +28,6 @@ OVERRIDES = [
     "variant=distilled",
     # Open from the start: both pulls are at work.
     "prime.process.gate.start=0.8",
-    "prime.top_k=8",
     "prm.epochs=2",
     "prm.reference=frozen",
 ]

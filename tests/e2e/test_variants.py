@@ -72,6 +72,10 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
         # The scores of an untrained model would be shut out.
         "prime.process.gate=null",
         "step_scorer=token_classification",
+        # The outcome by verl's critic.
+        "algorithm.adv_estimator=gae",
+        "prime.outcome.estimator=gae",
+        "critic.optim.lr=1e-3",
         f"step_scorer.model_path={tmp_path}/prm",
         # Two kinds of delimiters, so that also an untrained policy writes steps.
         'prime.steps={delimiters: [";","="]}',
@@ -87,7 +91,7 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
         # A soft minimum of the scores of each response is what it is paid.
         assert 0 < logged["prm/reward_sum/mean"] < 1 and logged["prime/process/return_std"] > 0
         assert logged["prime/steps/mean"] >= 1 and math.isfinite(logged["prime/outcome/return_std"])
-        assert logged["actor/grad_norm"] > 0 and "prm/loss" not in logged
+        assert logged["actor/grad_norm"] > 0 and "prm/loss" not in logged and math.isfinite(logged["critic/vf_loss"])
     assert sum(logged.get("verifier/not_scored", 0.0) for logged in metrics.values()) > 0
     validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
     assert {"acc", "step_score", "n_steps", "reward_failure"} <= validation

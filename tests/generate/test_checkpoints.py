@@ -13,10 +13,10 @@ from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.export import TRACKER, main
-from prime_ext.generate.local_model import EXPORTED, find_model, weights_digest
+from prime_ext.generate.local_model import EXPORTED, find_model, weight_files
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.prm_description import FILE, prm_description, read_description
-from prime_ext.utils.files import read_json, write_json
+from prime_ext.utils.files import digest_files, read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def test_a_folder_and_a_hub_id_are_taken_as_they_are(model_path):
 
 def test_other_weights_under_the_same_name_are_told_apart_and_a_copy_is_not(model_path, tmp_path):
     copy, other = shutil.copytree(model_path, tmp_path / "copy"), save_llama(tmp_path / "other", seed=1)
-    assert weights_digest(copy) == weights_digest(model_path) != weights_digest(other)
+    of_copy, of_model, of_other = (digest_files(weight_files(folder)) for folder in (copy, model_path, other))
+    assert of_copy == of_model != of_other
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,7 @@ def test_an_adapter_and_frozen_layers_have_gradients_and_states_of_their_size(pl
     adapter = adapter_weights(str(models["untied"]), 4, "all-linear")
     assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * adapter, 8 * adapter)
     assert list(plan.memory) == ["policy", "PRM"]
-    plan = planned({"prm.trainable_layers": 1})
-    assert part(plan, "PRM") == part(planned({"prm.trainable_layers": 0.3}), "PRM")
+    plan = planned({"prm.trainable_layers": 0.3})
     assert (part(plan, "PRM").gradients, part(plan, "PRM").optimizer) == (4 * BLOCK, 8 * BLOCK)
     assert part(plan, "PRM").activations < part(planned(), "PRM").activations
 
@@ -217,33 +216,24 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
     assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
 
 
-def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
+def test_the_average_of_the_policy_is_in_checkpoints(planned, models):
     weights, average = (
         read_shape("model", str(models["untied"])).weights,
         AVERAGE | {"prm.reference": "policy"},
     )
-    plain, averaged, narrow = (
-        planned(average | {"prime.anchor": None}),
-        planned(average),
-        planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
-    )
+    plain, averaged = planned(average | {"prime.anchor": None}), planned(average)
     # Policy and PRM with Adam's states, and the average.
     sizes = [plan.facts["GiB of a checkpoint"] * GIB for plan in (plain, averaged)]
     assert sizes == pytest.approx([2 * 3 * weights * 4, (2 * 3 + 1) * weights * 4], abs=GIB / 1000)
-    # 8 prompts of 4 rollouts, two micro-batches of 16,384 tokens or four of 8,192.
-    more = narrow.seconds["H100"] - averaged.seconds["H100"]
-    assert more == pytest.approx(2 * 4 * weights / 25e9)
 
 
-def test_targets_of_the_policys_loss_are_held_in_its_update_those_of_one_at_a_time_with_top_k(planned):
+def test_the_logits_of_all_targets_of_the_policys_loss_are_held_in_its_update(planned):
     plain = planned({"prm.update_mode": "before"})
     both = planned(DISTILLED | AVERAGE)
-    one = planned(DISTILLED | AVERAGE | {"prime.top_k": 8})
     average = part(both, "policy average")
     assert average.idle == average.weights == 0  # on the host
-    added, spared = (peak(both, "policy") - peak(other, "policy") for other in (plain, one))
-    assert spared == tokens_of(both)["policy"] * VOCABULARY * 2
-    assert added > 2 * spared
+    added = peak(both, "policy") - peak(plain, "policy")
+    assert added > 2 * tokens_of(both)["policy"] * VOCABULARY * 2
 
 
 @pytest.mark.parametrize(

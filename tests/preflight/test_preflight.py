@@ -24,7 +24,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from prime_ext import extend
-from prime_ext.algorithms import accumulation, chain_reward, normalization, process_shaping, shaping
+from prime_ext.algorithms import accumulation, chain_reward, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
@@ -305,7 +305,7 @@ REFUSED = [
     ("cpu", {**LOOP, TOOL_FILE: None}, f"{TOOL_FILE} is not set: bounded_tool_agent needs tools"),
     ("cpu", {**LOOP, f"{ROLLOUT}.multi_turn.format": "hermse"}, "did you mean hermes?"),
     # the PRM
-    ("cpu", {"prm.reference": "kl"}, None),
+    ("cpu", {"prm.reference": "base"}, None),
     ("gpu", {**EIGHT, "prm.engine.model_dtype": "bf16"}, "prm.engine.model_dtype=bf16"),
     ("cpu", {"prm": _composed("variant=paper", "prm=frozen").prm, "prm.reference": "policy"}, "is the policy itself"),
     # sizes and kernels
@@ -443,7 +443,6 @@ FILES = [
     ("cpu", lambda path: {"prm.model.path": bare(path / "bare")}, "bare has no tokenizer; save it there"),
     ("cpu", lambda path: prm_of(path, tokens=("a", "c", "b")), " has another vocabulary than the policy "),
     ("cpu", lambda path: prm_of(path, n_embeddings=2), "token ids up to 2, the model in "),
-    ("cpu", lambda path: {**prm_of(path, num_hidden_layers=4), "prm.trainable_layers": 5}, "=5 must be at most 4"),
     # Verl's fused kernels do not reach an output layer of its own on fsdp2.
     ("gpu", fused_prm, "prm.model.fused_kernel_options.impl_backend=triton"),
     # Gold answers are needed only where they count.
@@ -593,7 +592,6 @@ SAID = {
         [x for x, one in PRM_LOSSES.items() if not one.allows_soft_labels],
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
-    "normalizations": (get_args(reward_settings.Normalization), normalization.NORMALIZATIONS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
     "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
     "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),

@@ -16,8 +16,6 @@ from gloo_ranks import finish
 from plain_prm import assert_rows_close, largest_difference
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from prime_ext.prm.fused_forward import FusedLogProbsDiffer
-
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
 
@@ -48,22 +46,9 @@ def entropies(prm, rollouts):
 def message_of(function):
     try:
         function()
-    except (ValueError, FusedLogProbsDiffer) as error:
+    except ValueError as error:
         return str(error)
     return None
-
-
-def scaled(prm):
-    """A model whose logits are scaled behind the output layer, as some models do."""
-    module = prm.worker.engine.module
-    fused_forward = module.forward
-
-    def forward(*args, **kwargs):
-        output = fused_forward(*args, **kwargs)
-        return output if "temperature" in kwargs else type(output)(logits=3 * output.logits)
-
-    module.forward = forward
-    return prm
 
 
 def main(model_path, work_dir):
@@ -77,14 +62,11 @@ def main(model_path, work_dir):
         workers = {name: base.Prm(path, VARIANTS[name][1]) for of, name in CASES if of == model}
         reference = workers["plain"].score(rollouts)
         for name, prm in workers.items():
-            before, guard = prm.score(rollouts), dict(prm.worker._guard_metrics)
-            told = []
+            before = prm.score(rollouts)
             for _ in range(2):
                 prm.update_and_score(rollouts, reference)
-                told.append(prm.worker.update_metrics().get("fused_log_prob_difference"))
-            results[model, name] = {"before": before, "guard": guard, "told": told, "after": prm.score(rollouts)}
+            results[model, name] = {"before": before, "after": prm.score(rollouts)}
             results[model, name]["entropy"] = entropies(prm, rollouts)
-    results["scaled logits"] = message_of(lambda: scaled(base.Prm(model_path, fused("chunked"))).score(rollouts))
     results["unknown backend"] = message_of(lambda: base.Prm(model_path, fused("magic")))
     finish(results, work_dir)
 
@@ -100,18 +82,6 @@ def test_scores_entropies_and_updates_do_not_depend_on_the_backend(results, mode
     assert largest_difference(found["after"], found["before"]) > 1e-3
     # The last position predicts nothing.
     assert_rows_close([row[:-1] for row in found["entropy"]], [row[:-1] for row in plain["entropy"]], 1e-4)
-
-
-def test_the_guard_compares_once_and_the_first_update_tells(results):
-    assert results["tied", "plain"]["guard"] == {} and results["tied", "plain"]["told"] == [None, None]
-    found = results["tied", "chunked"]
-    difference = found["guard"]["fused_log_prob_difference"]
-    assert difference < 1e-4 and found["told"] == [difference, None]
-
-
-def test_the_guard_stops_a_model_whose_logits_are_not_what_the_fused_pass_thinks(results):
-    message = results["scaled logits"]
-    assert "log-probabilities of the PRM (prm) differ by at most" in message and "use_fused_kernels=false" in message
 
 
 def test_an_unknown_backend_is_an_error(results):

@@ -128,8 +128,7 @@ def on_verl(method, keys, model_path, found, batch):
         register_engine("average", average.worker.engine)
         register_engine("prm", scorer.prm.worker.engine)
     advantages = [step.advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]
-    top_k = settings.top_k
-    test_policy_loss.update(trained, found, old_log_probs, step.kl_coefficients, top_k, advantages)
+    test_policy_loss.update(trained, found, old_log_probs, step.kl_coefficients, advantages)
     return result | {"policy": trained.weights()}
 
 

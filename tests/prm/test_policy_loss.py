@@ -19,14 +19,13 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.prm.engines import average_weights, register_engine
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TOP_K, install_targets
+from prime_ext.trainer.policy_loss import COEFFICIENTS, install_targets
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
 
 BOTH = {"prm": 0.7, "average": 0.3}
 ONE = {"prm.micro_batch_size_per_gpu": 1}
-TOP = {"top 3": 3, "top 3, packed": 3}
 # Coefficients, changes to the policy, changes to the PRM.
 VARIANTS = {
     "both": (BOTH, {}, {}),
@@ -34,8 +33,6 @@ VARIANTS = {
     "none": ({}, {}, {}),
     "micro-batches of 1": (BOTH, ONE, {}),
     "packed": (BOTH, base.PACKED, base.PACKED),
-    "top 3": (BOTH, {}, {}),
-    "top 3, packed": (BOTH, base.PACKED, base.PACKED),
     "packed policy, padded PRM": (BOTH, base.PACKED, {}),
     "a PRM with fused kernels, offloaded": (BOTH, {}, base.CHUNKED | base.OFFLOAD),
     "a PRM with an adapter": (BOTH, {}, base.LORA),
@@ -57,12 +54,12 @@ def policy(model_path, overrides, mini_batch_size=4):
     return found
 
 
-def update(policy, rollouts, old_log_probs, coefficients, top_k=None, advantages=None):
+def update(policy, rollouts, old_log_probs, coefficients, advantages=None):
     plan = policy.plan(rollouts)
     if advantages is None:
         advantages = [torch.full((len(r["response"]),), r["label"] - 0.5) for r in rollouts]
     fields = {"old_log_probs": old_log_probs, "advantages": advantages}
-    options = policy.update_options() | {COEFFICIENTS: coefficients, TOP_K: top_k}
+    options = policy.update_options() | {COEFFICIENTS: coefficients}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
     metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
     kept = {name: value for name, value in metrics.items() if name.startswith("kl_to")}
@@ -80,10 +77,9 @@ def main(policy_path, prm_path, average_path, work_dir):
         average = base.Prm(average_path, strategy, forward_only=True)
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
-        updates = [update(trained, rollouts, old_log_probs, coefficients, TOP.get(name)) for _ in range(2)]
+        updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
         results["variant", name] = {
             "coefficients": coefficients,
-            "top_k": TOP.get(name),
             "updates": updates,
             "weights": trained.weights(),
         }
@@ -127,16 +123,7 @@ def distributions(model, rollout):
     return model(ids[None]).logits[0, len(rollout["prompt"]) - 1 : -1].log_softmax(-1)
 
 
-def likeliest(log_pi_TV, target_TV, k):
-    """Both at the policy's k likeliest tokens and one bucket for the others; k None: as they are."""
-    if k is None:
-        return log_pi_TV, target_TV
-    chosen_TK = log_pi_TV.topk(k, -1).indices
-    rest = [v.scatter(1, chosen_TK, -torch.inf).logsumexp(-1, keepdim=True) for v in (log_pi_TV, target_TV)]
-    return [torch.cat([v.gather(1, chosen_TK), r], -1) for v, r in zip((log_pi_TV, target_TV), rest, strict=True)]
-
-
-def two_updates(paths, results, coefficients, top_k):
+def two_updates(paths, results, coefficients):
     """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
@@ -158,8 +145,8 @@ def two_updates(paths, results, coefficients, top_k):
                 if advantage < 0:
                     token_T = torch.minimum(token_T, torch.tensor(-advantage * 3.0))
                 for name, coefficient in coefficients.items():
-                    log_pi_TK, target_TK = likeliest(log_pi_TV, distributions(targets[name], r).detach(), top_k)
-                    kl_T = (log_pi_TK.exp() * (log_pi_TK - target_TK)).sum(-1)
+                    target_TV = distributions(targets[name], r).detach()
+                    kl_T = (log_pi_TV.exp() * (log_pi_TV - target_TV)).sum(-1)
                     token_T = token_T + coefficient * kl_T
                     kl_sums[name] += float((kl_T * r["mask"]).sum()) / tokens
                 loss = (token_T * r["mask"]).sum() / tokens
@@ -178,7 +165,7 @@ def two_updates(paths, results, coefficients, top_k):
 def test_losses_gradients_and_weights_equal_a_plain_loop(paths, results, variant):
     found = results["variant", variant]
     coefficients = {name: value for name, value in found["coefficients"].items() if value > 0}
-    updates, weights = two_updates(paths, results, coefficients, found["top_k"])
+    updates, weights = two_updates(paths, results, coefficients)
     assert_updates_close(found["updates"], updates)
     for name in coefficients:
         values = [float(value) for update in found["updates"] for value in update[f"kl_to_{name}"]]

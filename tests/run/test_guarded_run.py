@@ -80,7 +80,7 @@ def make(tmp_path, monkeypatch):
     def make(data=MappingProxyType({}), path="org/model", **changes):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": "auto", **changes}
         keep = dict.fromkeys(("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep", "project_name", "experiment_name"))
-        parts = {"actor": {"checkpoint": {"async_save": False}}, "model": {"path": path}, "rollout": {}}
+        parts = {"model": {"path": path}, "rollout": {}}
         config = {"trainer": {**keep, **trainer}, "actor_rollout_ref": parts}
         trainer = Trainer(OmegaConf.create({**config, "data": {"train_files": "a.parquet", "seed": 1, **data}}))
         trainer.init()
@@ -137,14 +137,6 @@ def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
     (tmp_path / "global_step_1" / "weights").unlink()
     with pytest.raises(RunError, match="no whole checkpoint is left"):
         trainer._load_checkpoint()
-
-
-def test_asynchronous_saves_are_verls_own(make, tmp_path):
-    trainer = make()
-    trainer.config.actor_rollout_ref.actor.checkpoint.async_save = True
-    (tmp_path / "global_step_1").mkdir()
-    save(trainer, 1)
-    assert not (tmp_path / "global_step_1" / "more").exists()
 
 
 CAUSE = (

@@ -112,7 +112,7 @@ def worker_config(
 
 
 def build_worker(
-    path: Path, *, role: str = "prm", trainable_layers: int | None = None, **options: Any
+    path: Path, *, role: str = "prm", trainable_layers: float | None = None, **options: Any
 ) -> ImplicitPRMWorker:
     """A worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
     config = worker_config(path, forward_only=role == "reference", **options)

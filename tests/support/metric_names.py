@@ -19,9 +19,9 @@ OURS = re.compile(r"(prm|prime|pspo|agent|verifier|weight_sync|train|val)/[a-z0-
 UPDATES = ("before", "after")
 
 # Names that the code puts together, with what it puts in. `prm/` takes whatever the update of the PRM reports: verl's
-# engine reports the first three, prime_ext/prm/fused_forward.py the fourth, prime_ext/trainer/implicit_prm.py the last.
+# engine reports the first three, prime_ext/trainer/implicit_prm.py the others.
 PUT_TOGETHER: Mapping[str, Iterable[str]] = {
-    "prm/{}": ("loss", "grad_norm", "lr", "fused_log_prob_difference", "bias", *MEANS_OF_SCORES),
+    "prm/{}": ("loss", "grad_norm", "lr", "bias", *MEANS_OF_SCORES),
     "prm/reward_sum/{}": ("correct", "wrong"),
     "prm/pair_accuracy/{}_update": UPDATES,
     "prm/absolute_accuracy/{}_update": UPDATES,

@@ -204,7 +204,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
 
 @pytest.mark.parametrize(
     ("reference", "field"),
-    [("frozen", REFERENCE_LOG_PROBS), ("none", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")],
+    [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")],
 )
 def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch, reference, field):
     queue = filled_queue(monkeypatch)

@@ -4,6 +4,7 @@
 import math
 import random
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
 
 from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.normalization import NORMALIZATIONS
 from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.reward_settings import (
@@ -23,6 +23,7 @@ from prime_ext.config.reward_settings import (
     REWARD_POSITIONS,
     STEP_SCORES,
     TURN_ESTIMATORS,
+    Normalization,
 )
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
@@ -88,7 +89,7 @@ def any_settings(rng, name):
             "process__form": rng.choice(["tokens", "steps", "steps"]),
             "outcome__estimator": name if name in OUTCOME_ESTIMATORS else rng.choice(OUTCOME_ESTIMATORS),
             "process__estimator": name if name in PROCESS_ESTIMATORS else rng.choice(PROCESS_ESTIMATORS),
-            "process__normalization": rng.choice(sorted(NORMALIZATIONS)),
+            "process__normalization": rng.choice(get_args(Normalization)),
             "process__discount": rng.choice([0.0, 0.9, 1.0]),
             "steps": {"delimiters": [1]},
         }
