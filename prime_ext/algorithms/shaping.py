@@ -25,19 +25,31 @@ def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> 
     return float(scale * ((shape - 1) / shape) ** (1 / shape))
 
 
+def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
+    """The factor that makes the peak of the Weibull density 1: scale / shape * u^-u * e^u with u = (shape - 1) / shape.
+
+    10.7350476 by default. Raises ValueError as :func:`weibull_mode`.
+    """
+    weibull_mode(shape, scale)
+    power = (shape - 1) / shape
+    return float(scale / shape * power**-power * math.exp(power))
+
+
 def weibull(
-    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float = 10.735
+    steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
 ) -> torch.Tensor:
     """C (k / l) (t / l)^(k-1) exp(-(t / l)^k), k = shape, l = scale: the adjusted Weibull of PSPO-WRS; 0 for t <= 0.
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956.
+        constant: C; the published one makes the peak .9999956. None: :func:`weibull_constant`, which makes it 1.
 
     Raises:
-        ValueError: a parameter that is not above 0, steps that are not finite.
+        ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
     """
     t = _checked(steps)
+    if constant is None:
+        constant = weibull_constant(shape, scale)
     if not (constant > 0 and shape > 0 and scale > 0):
         raise ValueError(f"shape={shape!r}, scale={scale!r} and constant={constant!r} of a Weibull must be above 0")
     ratio = t.clamp_min(0) / scale

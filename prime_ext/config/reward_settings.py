@@ -44,7 +44,7 @@ class WeibullSettings:
     name: Literal["weibull"]
     shape: Positive
     scale: Positive
-    constant: Positive
+    constant: Positive | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,6 +78,8 @@ def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
     accumulation, shaping = settings.accumulation, settings.shaping
     if shaping is not None and shaping.name == "released" and accumulation is None:
         yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
+    if isinstance(shaping, WeibullSettings) and shaping.shape <= 1 and shaping.constant is None:
+        yield f"{prefix}.shaping.shape={shaping.shape} has no peak; set it above 1, or the constant"
     if accumulation is not None and settings.credit != "sum" and accumulation.reward_position != "step_ends":
         yield (
             f"{prefix}.credit={settings.credit} is for steps paid each for itself (accumulation=null), or for "

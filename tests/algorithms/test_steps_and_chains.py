@@ -15,7 +15,7 @@ from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
+from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_constant, weibull_mode
 from prime_ext.algorithms.steps import (
     end_mask,
     place_at_ends,
@@ -214,10 +214,12 @@ def test_golden_weibull_to_six_digits_from_counts_of_any_dtype(dtype):
     assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def test_golden_mode_of_the_weibull():
+def test_golden_mode_and_constant_of_the_weibull():
     assert weibull_mode() == pytest.approx(3.8459989, abs=5e-8)
+    assert weibull_constant() == pytest.approx(10.7350476, abs=5e-8)
     # The published constant is rounded, and the published values with it.
     assert float(weibull(one(weibull_mode()))) == pytest.approx(0.9999956, abs=5e-8)
+    assert float(weibull(one(4.0), constant=None)) == pytest.approx(0.999411, abs=SIX)
     assert float(weibull(one(4.0), shape=1.0, constant=8.0)) == pytest.approx(math.exp(-0.5))
 
 
@@ -326,7 +328,7 @@ SCORES = torch.tensor([[0.5, -0.25]])
         (lambda: ChainReward(single_step="half")(TWO, TWO), "single_step 'half' is not one of zero, keep"),
         (lambda: ChainReward("mean", power=2.0)(-TWO, TWO), "power=2 of a negative accumulated score, -1"),
         (lambda: ChainReward("none", shape="released").length_factor(torch.tensor([3])), "'released' reads an accumu"),
-        (lambda: weibull_mode(shape=1.0), "shape=1.0 and scale=8.0 has no peak"),
+        (lambda: weibull(one(4.0), shape=1.0, constant=None), "shape=1.0 and scale=8.0 has no peak"),
         (lambda: weibull(one(4.0), constant=0.0), "constant=0.0 of a Weibull must be above 0"),
         (lambda: gaussian(one(4.0), std=0.0), "std=0.0"),
         (lambda: released(torch.tensor([0.9]), torch.tensor([1000])), "1000 steps are above what torch.float32 holds"),
