@@ -163,14 +163,13 @@ def test_the_wait_for_rollouts_ends_with_the_death_of_a_worker(make, monkeypatch
     trainer.fit(SimpleNamespace(agent_loop_workers=[actor("a")]))
     assert trainer.polled == [1.0] * 3
     states["a"] = {"State": "RESTARTING"}
-    trainer._pause(0)
+    trainer.replay_buffer._wait_for_next_poll("train", 0.0)
     states["a"] = {"State": "DEAD", "DeathCause": CAUSE}
-    for wait in (lambda: trainer._pause(0), lambda: trainer.replay_buffer._wait_for_next_poll("train", 0.0)):
-        with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
-            wait()
+    with pytest.raises(WorkerDied, match=r"^the agent-loop worker 0 died \(The actor is dead. End of file.\)$"):
+        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
     # It looks only now and then.
     trainer._next_look += 3600
-    trainer._pause(0)
+    trainer.replay_buffer._wait_for_next_poll("train", 0.0)
 
 
 def test_an_error_that_a_dead_worker_caused_is_reported_as_its_death(make, monkeypatch, states):

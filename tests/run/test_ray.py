@@ -163,7 +163,7 @@ def start(tmp_path, monkeypatch):
 def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(start, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:1")
     start(main=lambda: None)
-    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json'" in sys.argv
+    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.verifier'" in sys.argv
     # A run that fails has its own status.
     with pytest.raises(SystemExit, match="7"):
         start(main=lambda: sys.exit(7))
