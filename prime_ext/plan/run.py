@@ -31,6 +31,8 @@ from prime_ext.prm.frozen_layers import number_of_layers
 GIB = 2**30
 # Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
 PROCESS_BYTES = {"cpu": 0.65 * GIB, "cuda": 4.0 * GIB}
+# From the host to a device, over PCIe 4: what weights that stay on the host take for each micro-batch.
+HOST_BYTES_PER_SECOND = 25e9
 # Dense bf16 FLOPs per second, from the vendor's data sheets.
 DEVICES = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 # An assumption. The paper's update (6 N, 1,024 rollouts) is 18 % of the peak at 1,500 tokens a response, 36 % at 3,000.
@@ -157,8 +159,11 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    hosted = [each for each in engines.values() if each.stays_on_host]
+    copied = sum(each.forwards / each.tokens * each.shape.weights * each.weight_bytes / each.shards for each in hosted)
+    copying = copied * rollouts * longest / devices / HOST_BYTES_PER_SECOND
     share = min(mean_tokens or longest, longest) / longest
-    seconds = {name: share * flops / (devices * peak * UTILIZATION) for name, peak in DEVICES.items()}
+    seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
     saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
     facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
     if servers := rollout_ranks(config):

@@ -216,15 +216,22 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
     assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
 
 
-def test_the_average_of_the_policy_is_in_checkpoints(planned, models):
+def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
     weights, average = (
         read_shape("model", str(models["untied"])).weights,
         AVERAGE | {"prm.reference": "policy"},
     )
-    plain, averaged = planned(average | {"prime.anchor": None}), planned(average)
+    plain, averaged, narrow = (
+        planned(average | {"prime.anchor": None}),
+        planned(average),
+        planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
+    )
     # Policy and PRM with Adam's states, and the average.
     sizes = [plan.facts["GiB of a checkpoint"] * GIB for plan in (plain, averaged)]
     assert sizes == pytest.approx([2 * 3 * weights * 4, (2 * 3 + 1) * weights * 4], abs=GIB / 1000)
+    # 8 prompts of 4 rollouts, two micro-batches of 16,384 tokens or four of 8,192.
+    more = narrow.seconds["H100"] - averaged.seconds["H100"]
+    assert more == pytest.approx(2 * 4 * weights / 25e9)
 
 
 def test_the_logits_of_all_targets_of_the_policys_loss_are_held_in_its_update(planned):
