@@ -49,7 +49,7 @@ def main() -> None:
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
         config = _prepare_start(name, args.overrides)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
-    import_modules(() if config is None else config.modules)
+    import_modules(())
     words = [] if config is None else environment_words(config, os.environ)
     # Hydra wants all overrides in one place.
     end = sys.argv.index(args.overrides[-1]) + 1 if args.overrides else len(sys.argv)

@@ -18,13 +18,18 @@ def user_modules() -> list[str]:
     return [module for module in dict.fromkeys(named) if module not in ("", PLUGIN)]
 
 
+def variable_with(modules: Iterable[str]) -> str:
+    """Return the value of the variable that names the plug-in, what it names now, and these modules."""
+    return ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
+
+
 def import_modules(modules: Iterable[str]) -> None:
     """Import these and those that the environment names, and add them to it, for verl in every process.
 
     Raises:
         SettingsError: one cannot be imported.
     """
-    os.environ[VARIABLE] = ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
+    os.environ[VARIABLE] = variable_with(modules)
     for module in user_modules():
         try:
             importlib.import_module(module)

@@ -18,7 +18,7 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a response is made; it ends at the texts of ``stop``, which are not part of it.
+    """Sampling of a response, which ends before the first of the texts ``stop``.
 
     Temperature 0 is greedy, and ``top_k`` 0 means all tokens.
     """

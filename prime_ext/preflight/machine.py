@@ -52,7 +52,7 @@ def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
     """Check that a name is one of those that are registered."""
     names = sorted(known)
     if name not in names:
-        more = "; VERL_USE_EXTERNAL_MODULES=my_module imports a module of yours that registers one"
+        more = "; modules=[my_module] imports a module of yours that registers one"
         yield f"{key}={name} is not one of {', '.join(names)}{nearest(name, names) or more}"
 
 

@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.config.engines import longest_sequence
-from prime_ext.config.modules import PLUGIN, VARIABLE
+from prime_ext.config.modules import VARIABLE, variable_with
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
@@ -44,8 +44,8 @@ class GuardedRunMixin(_Trainer):
         Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a folder in use.
         """
         if unknown := [module for module in self.config.get("modules", ()) if module not in sys.modules]:
-            words = f"{VARIABLE}={','.join([PLUGIN, *unknown])}"
-            raise RunError(f"modules={unknown} are not loaded: start with prime_ext.train, or export {words}")
+            remedy = f"start with prime_ext.train, or export {VARIABLE}={variable_with(unknown)}"
+            raise RunError(f"modules={unknown} are not loaded: {remedy}")
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
         if not self.config.trainer.get("val_only", False):

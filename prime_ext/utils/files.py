@@ -66,7 +66,7 @@ def digest_files(paths: Iterable[str | Path]) -> str:
     """Hash the sizes, first and last bytes of files: cheap, and the same for copies.
 
     The end of a parquet file describes all of its rows; what changes within a larger file of text is not noticed. A
-    path that is no file here counts by itself.
+    path that is not a file here is hashed as text.
     """
     digest = hashlib.sha256()
     for path in map(Path, paths):

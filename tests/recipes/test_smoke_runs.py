@@ -37,7 +37,7 @@ def test_an_offline_prm_starts_at_its_reference(tmp_path):
 
 
 def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
-    """As the paper, but for where the reward is paid."""
+    """The paper's settings, except that rewards are paid at step ends."""
     words = ["no/model", "no/step_rm", "no.parquet", "no.parquet", "pspo.accumulation.reward_position=step_ends"]
     folder = run_shrunk(tmp_path, "pspo_wrs/run_abel-7b_ppo_fsdp.sh", *words)
     metrics = read_metrics(folder / "metrics.jsonl")

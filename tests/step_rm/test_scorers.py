@@ -94,7 +94,7 @@ def pair_by_pair(path, chain):
 
 
 def preference(path, text):
-    """The probability of + against - behind a text."""
+    """Return the probability of + against - after a text."""
     tokenizer = byte_tokenizer()
     ids = tokenizer(text)["input_ids"]
     right, wrong = (tokenizer(token)["input_ids"][0] for token in "+-")
