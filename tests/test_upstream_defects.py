@@ -105,15 +105,18 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model():
     assert in_plain_verl(JOINED) == "Tokenizer does not define required token '<|im_end|>'"
     assert in_plain_verl(JOINED, "prime_ext.plugin") == "ContinuousTokenBuilder"
 
 
+@pytest.mark.slow
 def test_fused_kernels_of_one_model_take_the_logits_of_another():
     in_plain_verl(FUSED)
 
 
+@pytest.mark.slow
 def test_a_critic_asks_for_flash_attention_whatever_is_set():
     in_plain_verl(CRITIC)
 

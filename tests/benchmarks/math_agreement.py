@@ -11,6 +11,7 @@ Collections (``gold``, ``pred``, ``label``):
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
 - ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
+- ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none of which is easy.
 
 Beside ours stands math-verify alone with its default settings, and with ``--verl`` verl's graders. The JSON beside this
 file has our disagreements pair by pair, and how many the others have.
@@ -102,7 +103,20 @@ def collections(data: Path) -> dict[str, list[Pair]]:
         "restyled": [(gold, restyle(gold), True) for gold in golds],
         "perturbed": [(gold, changed, False) for gold in golds if (changed := perturb(gold)) is not None],
         "fixture": [(row["gold"], row["pred"], row["label"]) for row in fixture],
+        "reported": reported(),
     }
+
+
+def reported() -> list[Pair]:
+    rows = list(_lines(harness.ROOT / "tests" / "verifiers" / "reported.jsonl"))
+    return [
+        (row["gold"], row["pred"], row["expected"])
+        for row in rows
+        if row.keys() == {"kind", "gold", "pred", "expected"}
+        and isinstance(row["expected"], bool)
+        and isinstance(row["gold"], str)
+        and not row["kind"].startswith("choice")
+    ]
 
 
 def math_verify_alone(gold: str, pred: str) -> bool:

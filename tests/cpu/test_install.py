@@ -29,6 +29,7 @@ def run_python(code, **environment):
     )
 
 
+@pytest.mark.slow
 def test_everything_is_registered_lazily_and_never_after_the_workers():
     code = """
 import sys
@@ -64,6 +65,7 @@ cpu.install()  # too late
     assert "has to be installed before verl.workers.engine_workers is imported" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_process_without_the_variable_is_left_alone():
     code = """
 import prime_ext.cpu as cpu

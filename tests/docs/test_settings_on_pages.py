@@ -51,6 +51,7 @@ def advised_overrides():
             yield pytest.param("prime_trainer", words, id=f"cost: {words[0]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "overrides"), [*documented_overrides(), *advised_overrides()])
 def test_documented_overrides_pass_the_preflight(name, overrides):
     config = compose_config(name, overrides)

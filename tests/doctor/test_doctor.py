@@ -34,6 +34,7 @@ def only_problem(capsys):
     return lines[0].removeprefix("problem: ")
 
 
+@pytest.mark.slow
 def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
     environment = os.environ | {"VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "prime_ext.doctor"]

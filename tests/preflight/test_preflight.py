@@ -111,8 +111,13 @@ def composed():
         return {name: compose(*words) for name, words in CONFIGS.items()}
 
 
+@pytest.fixture(scope="module")
+def defaults(composed):
+    return {name: read_defaults(config.copy()) for name, config in composed.items()}
+
+
 @pytest.fixture
-def problems_of(composed, files, monkeypatch):
+def problems_of(composed, defaults, files, monkeypatch):
     """What is said of a configuration that is in order but for the given changes."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
@@ -136,7 +141,7 @@ def problems_of(composed, files, monkeypatch):
                 OmegaConf.update(config, key, value, merge=False, force_add=True)
         given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
-        problems = [*check_values(given, OmegaConf.to_container(config), *read_defaults(composed[name].copy()))]
+        problems = [*check_values(given, OmegaConf.to_container(config), *defaults[name])]
         problems = problems or list(dict.fromkeys([*check_config(config), *check_files(config)]))
         assert all("\n" not in problem for problem in problems)
         return problems

@@ -34,7 +34,8 @@ def model_path(tmp_path_factory):
 def runs(request, model_path, tmp_path_factory):
     """What the module's PROGRAM found, and its folder, by number of ranks."""
     folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
-    return {n: (run_ranks(request.module.PROGRAM, [model_path], folder, n), folder) for n, folder in folders.items()}
+    results = run_ranks(request.module.PROGRAM, [model_path], folders)
+    return {n: (results[n], folder) for n, folder in folders.items()}
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])

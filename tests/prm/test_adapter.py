@@ -3,9 +3,9 @@
 
 import prm_rank as base  # isort: skip
 
-import sys
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from gloo_ranks import finish
@@ -23,6 +23,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from prime_ext.generate.export import export
 from prime_ext.prm.engines import average_weights
 from prime_ext.prm.frozen_layers import train_last_layers
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__)
 
@@ -148,7 +150,3 @@ def test_scores_of_several_epochs_are_those_of_the_first(results):
     once, twice, losses_of_one, losses_of_two = results["epochs"]
     assert losses_of_two == 2 * losses_of_one
     assert largest_difference(once, twice) < 1e-6
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

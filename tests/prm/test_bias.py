@@ -6,7 +6,6 @@ import prm_rank as base  # isort: skip
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -158,7 +157,3 @@ def test_an_exported_prm_says_what_its_bias_is(run, tmp_path):
     write_json(tmp_path / "step" / FILE, names)
     export(tmp_path / "step" / "prm", tmp_path / "out")
     assert read_description(str(tmp_path / "out"))["bias"] == saved["bias"]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

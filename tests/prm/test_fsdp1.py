@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,7 +83,7 @@ def work_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(model_path, work_dir):
-    return run_ranks(PROGRAM, [model_path], work_dir, 2)
+    return run_ranks(PROGRAM, [model_path], {2: work_dir})[2]
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "bf16"])
@@ -134,7 +133,3 @@ def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
     with torch.no_grad():
         found = [response_log_probs(model, rollout) for rollout in results["rollouts"]]
     assert_rows_close(found, results["saved"], 2e-5)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -8,7 +8,6 @@ PRM and its reference do.
 import prm_rank as base  # isort: skip
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,7 +87,3 @@ def test_an_unknown_backend_is_an_error(results):
     assert results["unknown backend"] == (
         "fused_kernel_options.impl_backend='magic' is not one of chunked, torch, triton, liger"
     )
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

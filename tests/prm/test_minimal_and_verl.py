@@ -147,9 +147,10 @@ def main(model_path, work_dir):
 
 @pytest.fixture(scope="module")
 def results(model_path, tmp_path_factory):
-    return run_ranks(PROGRAM, [model_path], tmp_path_factory.mktemp("rank"), 1)
+    return run_ranks(PROGRAM, [model_path], {1: tmp_path_factory.mktemp("rank")})[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_batch_through_both(results, variant):
     minimal, verl = results[variant]
@@ -160,7 +161,3 @@ def test_one_batch_through_both(results, variant):
         for name, weight in minimal.get(model, {}).items():
             torch.testing.assert_close(weight, verl[model][name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
     assert minimal.get("bias", 0.0) == pytest.approx(verl.get("bias", 0.0), abs=1e-5)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,9 +111,14 @@ def paths(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
-def results(request, paths, tmp_path_factory):
-    return run_ranks(PROGRAM, paths, tmp_path_factory.mktemp(f"ranks{request.param}"), request.param)
+@pytest.fixture(scope="module")
+def by_ranks(paths, tmp_path_factory):
+    return run_ranks(PROGRAM, paths, {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)})
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank", "2 ranks"])
+def results(request, by_ranks):
+    return by_ranks[request.param]
 
 
 def distributions(model, rollout):
@@ -179,7 +183,3 @@ def test_the_average_moves_and_is_restored(results):
     for name, weight in after.items():
         torch.testing.assert_close(weight, 0.75 * before[name] + 0.25 * policy[name], atol=1e-6, rtol=1e-5)
         assert torch.equal(results["restored average"][name], weight)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,3 @@ def test_a_restored_prm_makes_the_same_next_update(results):
     assert restored_update == update
     assert update["lr"] != results["first update"]["lr"], "the schedule has moved on"
     assert all(torch.equal(restored_weights[name], weight) for name, weight in weights.items())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

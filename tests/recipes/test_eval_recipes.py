@@ -40,6 +40,7 @@ def test_all_gpus_evaluate(tmp_path, knobs, tensor, data):
     assert (given["--tensor-parallel"], given["--data-parallel"]) == (tensor, data)
 
 
+@pytest.mark.slow
 def test_a_recipe_evaluates_a_tiny_model_and_fails_with_it(tmp_path):
     task = tmp_path / "some_of_awpnli.yaml"
     task.write_text("name: some_of_awpnli\nextends: awpnli\ntitle: Some of AwpNLI\nsource: {rows: null}\n")

@@ -88,6 +88,7 @@ def planned(capsys, folder, script, *words, **knobs):
 # ---- what the papers say ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "recipe"), ROWS)
 def test_a_recipe_is_what_its_paper_says(name, recipe, data, step_rm, tmp_path):
     script, own = f"{name}/{recipe['script']}", "trainer.project_name=mine"
@@ -164,6 +165,7 @@ def test_gsm8k_keeps_two_checkpoints_and_offloads_what_does_not_fit(data, tmp_pa
     assert config.actor_rollout_ref.actor.fsdp_config.optimizer_offload is offloads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), VERL_RUNS)
 def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):
     study = read_study(name)

@@ -53,6 +53,7 @@ def test_every_module_and_every_setting_is_in_it(wheel):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"prime_ext"}
 
 
+@pytest.mark.slow
 def test_it_is_the_installed_one_that_runs_and_verl_finds_its_plug_in(installed, tmp_path):
     script = """
 from importlib.metadata import entry_points
@@ -69,6 +70,7 @@ print(prime_ext.__file__, compose_config("prime_trainer_cpu", []).prm.loss)
     assert done.stdout.split()[-2].startswith(str(installed))
 
 
+@pytest.mark.slow
 def test_every_command_has_help_and_others_are_named(installed, tmp_path):
     for command in ("train", "offline-prm", "step-rm", "doctor", "export"):
         done = run(installed, tmp_path, "-m", "prime_ext", command, "--help")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a program on several gloo ranks of this machine, and ends one in a rank."""
+"""Runs a program on several gloo ranks of this machine, and ends one in a rank."""
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
-
-import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "results.pt"
@@ -19,43 +19,79 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run_ranks(program: Path, arguments: list, work_dir: Path, n_ranks: int, **environment: str):
-    """Run ``program *ARGUMENTS WORK_DIR`` on every rank; returns what :func:`finish` saved there."""
+def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **environment: str) -> dict:
+    """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank, first on so many ranks, then on so many.
+
+    The ranks are forks of one process that has imported the program, which takes longer than most programs do.
+
+    Returns:
+        By number of ranks what :func:`finish` saved in the folder of that number.
+    """
+    import torch
+
     paths = [str(program.parent), str(Path(__file__).parent), str(ROOT), os.environ.get("PYTHONPATH")]
-    shared = os.environ | {
+    known = os.environ | {
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "WORLD_SIZE": str(n_ranks),
-        "LOCAL_WORLD_SIZE": str(n_ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         **environment,
     }
-    command = [sys.executable, str(program), *map(str, arguments), str(work_dir)]
-    logs = [work_dir / f"rank{rank}.log" for rank in range(n_ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as stream:
-            own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(subprocess.Popen(command, env=own, stdout=stream, stderr=subprocess.STDOUT))
-    try:
-        codes = [process.wait(timeout=900) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [0] * n_ranks, "\n".join(log.read_text()[-3000:] for log in logs)
-    return torch.load(work_dir / RESULTS, weights_only=False)
+    words = [f"{n}={folder}" for n, folder in folders.items()]
+    command = [sys.executable, __file__, str(program), " ".join(words), *map(str, arguments)]
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=900)
+    logs = [log.read_text()[-3000:] for folder in folders.values() for log in sorted(folder.glob("rank*.log"))]
+    assert done.returncode == 0, "\n".join([*logs, done.stderr[-3000:]])
+    return {n: torch.load(folder / RESULTS, weights_only=False) for n, folder in folders.items()}
 
 
 def finish(results: object, work_dir: str) -> None:
     """In a rank: save what the first one found, and leave together."""
+    import torch
     import torch.distributed as dist
 
     if dist.get_rank() == 0:
         torch.save(results, Path(work_dir) / RESULTS)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def fork_rank(main, arguments: list[str], work_dir: str, rank: int) -> int:
+    """Start a rank whose output goes to ``WORK_DIR/rankN.log``; returns its process id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        log = os.open(f"{work_dir}/rank{rank}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        main(*arguments, work_dir)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def fork_all(program: str, words: str, *arguments: str) -> int:
+    spec = importlib.util.spec_from_file_location(Path(program).stem, program)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for word in words.split(" "):
+        number, _, work_dir = word.partition("=")
+        os.environ.update(WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=str(free_port()))
+        ranks = [fork_rank(module.main, list(arguments), work_dir, rank) for rank in range(int(number))]
+        if any([os.waitpid(rank, 0)[1] for rank in ranks]):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(fork_all(*sys.argv[1:]))

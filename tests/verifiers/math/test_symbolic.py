@@ -22,6 +22,7 @@ def read(text, mode):
         return None
 
 
+@pytest.mark.slow
 def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
     texts = [_latex(text) for text in TEXTS if refusal(text) is None]
     quick = {text: found for text in texts if (found := read(text, PredictionMode.SLL)) is not None}

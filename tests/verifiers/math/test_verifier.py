@@ -99,6 +99,7 @@ def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
     assert not gold.strip() or verifier.verify_answer(gold, gold).correct
 
 
+@pytest.mark.slow
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
     golds = ("5", r"\frac{\sqrt{3}}{2}", r"\sqrt{2}+x", r"(-\infty,3]", r"\text{east}", "1,2")
     for gold in golds:
@@ -116,6 +117,7 @@ def _resident(process):
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_hostile_answers():
     generator = random.Random(0)
     with WorkerPool(1, time_limit=3.0, warm_up="prime_ext.verifiers.math.symbolic:warm_up") as pool:
