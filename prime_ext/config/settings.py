@@ -2,6 +2,7 @@
 """The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are reported at once."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
@@ -18,7 +19,6 @@ from prime_ext.config.checks import (
     Share,
     Switch,
     Text,
-    nearest,
     one_of,
     read,
     refuse,
@@ -36,8 +36,10 @@ from prime_ext.config.reward_settings import (
     TokenSettings,
     TurnSettings,
 )
-from prime_ext.config.variant import VARIANTS
 
+# A file for each variant.
+VARIANTS_FOLDER = Path(__file__).parent / "variant"
+VARIANTS = sorted(path.stem for path in VARIANTS_FOLDER.glob("*.yaml"))
 # Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch;
 # prime_ext.extend adds to them.
 LOSSES = ["ce", "dpo", "nca", "kto"]
@@ -73,7 +75,7 @@ class PrimeSettings(Section):
     """The section ``prime`` of the configuration."""
 
     section = "prime"
-    variant: str
+    variant: Annotated[str, one_of(VARIANTS)]
     outcome: OutcomeSettings
     process: ProcessSettings | None
     turns: TurnSettings | None
@@ -157,8 +159,6 @@ class PrimeSettings(Section):
         band = self.filter
         if self.paid_process is not None:
             yield from self.paid_process.problems()
-        if self.variant not in VARIANTS:
-            yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}{nearest(self.variant, VARIANTS)}"
         if band.lower > band.upper:
             yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
         if band.max_examined < band.oversample:
@@ -171,6 +171,8 @@ class PrimeSettings(Section):
             yield "prime.outcome.estimator=prm_value reads rewards of tokens; choose prime/process=tokens"
 
 
+# An extra pass in every tenth step measures the pair accuracy after the PRM's update (update_mode=before: before it).
+STEPS_PER_MEASUREMENT = 10
 # Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.
 FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
 
@@ -244,7 +246,6 @@ class TrainedPRMSettings(PRMSettings):
     epochs: Count
     replay: CountOrZero
     trainable_layers: Annotated[Number, Field(gt=0, lt=1)] | None
-    accuracy_freq: CountOrZero
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""

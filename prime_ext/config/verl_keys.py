@@ -180,14 +180,15 @@ def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
         section, above = section[parent], f"{above}{parent}."
         if not isinstance(section, Mapping):
             return f"; {above[:-1]} has no keys below it"
-    elsewhere = (one for one in _all_keys(known, "") if one.endswith(f".{name}"))
+    elsewhere = (one for one, _ in dotted_items(known) if one.endswith(f".{name}"))
     near = nearest(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
     # More would bury the line.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 
 
-def _all_keys(section: Mapping[str, Any], above: str) -> Iterator[str]:
+def dotted_items(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value, those of sections below too, named with dots."""
     for name, value in section.items():
-        yield f"{above}{name}"
+        yield f"{above}{name}", value
         if isinstance(value, Mapping):
-            yield from _all_keys(value, f"{above}{name}.")
+            yield from dotted_items(value, f"{above}{name}.")

@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
-from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import forward_tokens, prm_section
+from prime_ext.config.pspo_settings import scorer_section
+from prime_ext.config.settings import STEPS_PER_MEASUREMENT, forward_tokens, prm_section
 from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.prm.frozen_layers import number_of_layers
@@ -165,7 +165,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     share = min(mean_tokens or longest, longest) / longest
     seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
     saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
-    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
+    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scorer_section(config) else {}
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
     facts |= {
@@ -225,7 +225,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     if prm.update_mode == "none":
         forwards, engine = forwards + distills, freeze(engine, cpu)
     else:
-        forwards += 1 / prm.accuracy_freq if prm.accuracy_freq else 0
+        forwards += 1 / STEPS_PER_MEASUREMENT
         engine = replace(engine, updates=prm.epochs)
     engines["PRM"] = replace(engine, forwards=forwards + (prm.reference == "base"), is_target=distills)
     if prm.reference == "frozen":

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from tokenizers import Tokenizer
 from yaml import YAMLError
 
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.pspo_settings import scores_steps
+from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
@@ -59,7 +60,7 @@ def _problems(config: DictConfig) -> Iterable[str]:
     yield from _check_attention(config)
     yield from check_step_rm(config)
     yield from _check_tools(config)
-    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    scorer = scorer_section(config)
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
         yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
@@ -97,8 +98,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         yield from _try_reward_function(config, first)
         return
     arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-    parameters = inspect.signature(compute_score).parameters
-    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    known = list(inspect.signature(prepare).parameters)
     unknown = [name for name in arguments if name not in known]
     if unknown:
         yield f"{section}.{unknown[0]} is not known; known: {', '.join(known)}"
@@ -210,13 +210,7 @@ def _n_embeddings(folder: Path) -> int | None:
 
 def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
     path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_text())
-    vocabulary = content["model"].get("vocab", {})
-    if isinstance(vocabulary, list):
-        vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
+    return Tokenizer.from_file(str(path)).get_vocab() if path.is_file() else None
 
 
 # ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --------------------

@@ -122,7 +122,6 @@ def prepare(
     code_reward: str = "all",
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
-    **_: Any,
 ) -> str:
     """Register the sources of :func:`compute_score`; return them and the settings as JSON.
 

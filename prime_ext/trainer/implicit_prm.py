@@ -24,7 +24,7 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings
+from prime_ext.config.settings import STEPS_PER_MEASUREMENT, PrimeSettings, PRMSettings, TrainedPRMSettings
 from prime_ext.prm import worker as fields
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
@@ -309,7 +309,7 @@ class TrainedPRM(FrozenPRM):
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)
         settings, alone = self.settings, self.batch_of(rollouts)
-        measures = settings.accuracy_freq > 0 and rollouts.number % settings.accuracy_freq == 0
+        measures = rollouts.number % STEPS_PER_MEASUREMENT == 0
         self.write_reference(alone, as_update=settings.update_mode == "interleaved")
         with self._with_replay(alone) as batch:
             scored = self.scored(batch, ORDERS[settings.update_mode](self, batch, measures))

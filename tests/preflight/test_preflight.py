@@ -325,6 +325,7 @@ REFUSED = [
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold must be"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
+    ("cpu", {**SEPARATE, f"{ROLLOUT}.nnodes": 0}, "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
     ("pspo", SERVER, "step_scorer.address is not set"),
