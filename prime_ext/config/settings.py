@@ -115,11 +115,6 @@ class PrimeSettings(Section):
         return isinstance(self.process, ScoredStepSettings)
 
     @property
-    def rewards_tokens(self) -> bool:
-        """Whether the scores of tokens or steps are read, as rewards or values."""
-        return self.paid_process is not None or self.outcome_reads_prm
-
-    @property
     def one_value_of_both(self) -> bool:
         """Whether the critic's value is that of the summed rewards of both sources."""
         return len(self.critic_sources) == 2

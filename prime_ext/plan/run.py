@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         try:
             config = compose_for_verl(options.config_name, options.overrides)
             problems = check_config(config)
-            not_here = [] if problems else check_files(config)
+            not_here = [] if problems else list(check_files(config))
             # Rows that are here and cannot be trained on, or not in such batches.
             of_rows = ("data.", "trainer.total_training_steps")
             problems += [line for line in not_here if line.startswith(of_rows) and not line.endswith("does not exist")]

@@ -34,12 +34,8 @@ from prime_ext.verifiers.worker_pool import Failure
 FIRST_CALL_SECONDS = 120.0
 
 
-def check_files(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with the files that the configuration names, one line per problem."""
-    return list(dict.fromkeys(_problems(config)))
-
-
-def _problems(config: DictConfig) -> Iterable[str]:
+def check_files(config: DictConfig) -> Iterable[str]:
+    """Yield everything that is wrong with the files that the configuration names, one line per problem."""
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}

@@ -25,9 +25,8 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
     as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
-    if isinstance(settings, TrainedPRMSettings):
-        return TrainedPRM(settings, prime, models, rows, temperature, end_token, folder)
-    return FrozenPRM(settings, prime, models, rows, temperature, end_token, folder)
+    kind = TrainedPRM if isinstance(settings, TrainedPRMSettings) else FrozenPRM
+    return kind(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:

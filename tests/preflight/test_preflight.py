@@ -36,7 +36,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
-from prime_ext.train import metrics_of_another, preflight
+from prime_ext.train import metrics_of_another, prepare_start
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
@@ -537,9 +537,11 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_that_does_not_compose_is_one_line():
-    config, (problem,) = preflight("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
-    assert config is None and "prime.filtre" in problem and "\n" not in problem
+def test_a_configuration_that_does_not_compose_is_one_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        prepare_start("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
+    assert "prime.filtre" in line
 
 
 def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
