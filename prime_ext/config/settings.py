@@ -213,7 +213,6 @@ class PRMSettings(Section):
     use_dynamic_bsz: Switch
     micro_batch_size_per_gpu: Count | None
     max_token_len_per_gpu: Count
-    infer_micro_batch_size_per_gpu: Count | None
     infer_max_token_len_per_gpu: Count | None
 
     @classmethod
@@ -227,9 +226,8 @@ class PRMSettings(Section):
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
-            if not self.use_dynamic_bsz and getattr(self, key) is None:
-                yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
+        if not self.use_dynamic_bsz and self.micro_batch_size_per_gpu is None:
+            yield "prm.micro_batch_size_per_gpu=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
 
 
 @dataclass(frozen=True, config=STRICT)

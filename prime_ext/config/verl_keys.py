@@ -35,7 +35,7 @@ _Logger = Literal[
     "wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file", "rl_insight"
 ]
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-_Paths = Annotated[list[Text], _LISTED, Field(description="a path or a list of paths")] | None
+_Paths = Annotated[list[Text], _LISTED] | None
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
 _Dtype = Literal["fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "auto"]
 KINDS: dict[str, Any] = {

@@ -4,8 +4,8 @@
 import inspect
 import json
 import os
+import pkgutil
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -230,8 +230,7 @@ def _check_tools(config: DictConfig) -> Iterable[str]:
 def _check_tool_classes(named: str, path: Path) -> Iterable[str]:
     try:
         for tool in OmegaConf.load(path)["tools"]:
-            module, _, attribute = tool["class_name"].rpartition(".")
-            getattr(import_module(module), attribute)
+            pkgutil.resolve_name(tool["class_name"])
     except (YAMLError, KeyError, TypeError, IndexError):
         yield f"{named} is no list `tools` of entries with class_name"
     except (ImportError, ValueError, AttributeError) as error:

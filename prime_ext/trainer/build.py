@@ -40,9 +40,8 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
     engine = omega_conf_to_dataclass(section.engine)
     engine.forward_only = forward_only
     engine.use_dynamic_bsz = settings.use_dynamic_bsz
-    engine.micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
-    engine.infer_micro_batch_size_per_gpu = settings.infer_micro_batch_size_per_gpu
     engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
     optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
     return _worker(model, engine, optimizer, checkpoint)

@@ -119,7 +119,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             "prime/filter/refills": refills,
             "prime/filter/returned_to_queue": len(surplus),
         }
-        self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
+        self._clear_groups(partition_id, self.prompt_global_steps[partition_id].keys() & surplus)
         self.requeue(surplus)
         self.judge.forget(self._submitted)
         self._submitted.clear()
@@ -130,11 +130,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
         if finished:
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
-            self._clear_groups(partition_id, {uid for uid in finished if self._freed_at_once(uid)})
-
-    def _freed_at_once(self, uid: str) -> bool:
-        """Whether nothing is left in the store of a prompt that was judged."""
-        return self.judge.verdicts.get(uid, KEPT) != KEPT
+            self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""

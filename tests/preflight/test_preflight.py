@@ -601,12 +601,12 @@ SAID = {
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
-    "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),
+    "credits": (get_args(reward_settings.Credit), process_shaping.CREDITS),
+    "accumulations": (get_args(reward_settings.Accumulation), accumulation.MODES),
     "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
-    "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
-    "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
-    "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),
+    "single steps": (get_args(reward_settings.SingleStep), chain_reward.SINGLE_STEPS),
+    "reward positions": (get_args(reward_settings.RewardPosition), process_shaping.REWARD_POSITIONS),
+    "step scores": (get_args(reward_settings.StepScore), accumulation.STEP_SCORES),
 }
 
 

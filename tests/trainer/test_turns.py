@@ -13,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
 
+from prime_ext.algorithms.accumulation import MODES, STEP_SCORES
 from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, credit_rewards
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import (
-    ACCUMULATIONS,
-    OUTCOME_ESTIMATORS,
-    PROCESS_ESTIMATORS,
-    REWARD_POSITIONS,
-    STEP_SCORES,
-    TURN_ESTIMATORS,
-    Normalization,
-)
+from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, TURN_ESTIMATORS, Normalization
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
@@ -104,7 +97,7 @@ def any_settings(rng, name):
             changes["process__step_score"] = rng.choice(STEP_SCORES)
             changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
             if rng.random() < 0.5:
-                changes["process__accumulation__mode"] = rng.choice(ACCUMULATIONS)
+                changes["process__accumulation__mode"] = rng.choice(list(MODES))
                 changes["process__accumulation__reward_position"] = rng.choice(REWARD_POSITIONS)
         try:
             return settings(**changes)
