@@ -2,7 +2,6 @@
 """Checks of what a configuration names: data, the reward function, models, tools, servers."""
 
 import inspect
-import json
 import os
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from tokenizers import Tokenizer
 from yaml import YAMLError
 
+from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
@@ -180,7 +180,7 @@ def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
     if not _has_config(path):
         yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
         return
-    size, vocabulary = _n_embeddings(folder), _tokenizer_vocabulary(folder)
+    size, vocabulary = text_config(folder).get("vocab_size"), _tokenizer_vocabulary(folder)
     expected = _tokenizer_vocabulary(Path(policy).expanduser()) if path != policy and _has_config(policy) else None
     ids = max((vocabulary or expected or {"": 0}).values())
     if size is not None and ids >= size:
@@ -196,12 +196,6 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
         return
     if not has_tokenizer(folder):
         yield f"{section}.path: {folder} has no tokenizer; save it there, or set {section}.tokenizer_path"
-
-
-def _n_embeddings(folder: Path) -> int | None:
-    config = json.loads((folder / "config.json").read_text())
-    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return size if isinstance(size, int) else None
 
 
 def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
