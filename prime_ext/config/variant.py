@@ -28,8 +28,9 @@ def keys_of(variant: str) -> dict[str, Any]:
 def variant_line(config: DictConfig) -> str:
     """The variant of a run, and its keys that have another value: ``guarded (changed: prime.whitening=false)``."""
     variant, changed = config.prime.variant, []
-    for key, value in keys_of(variant).items():
-        found = OmegaConf.select(config, key)
-        if found != value:
-            changed.append(f"{key}={found if isinstance(found, str) else json.dumps(found)}")
+    for key, expected in keys_of(variant).items():
+        value = OmegaConf.select(config, key)
+        if value != expected:
+            shown = value if isinstance(value, str) else json.dumps(value, default=OmegaConf.to_container)
+            changed.append(f"{key}={shown}")
     return f"{variant} (changed: {', '.join(changed)})" if changed else variant

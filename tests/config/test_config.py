@@ -121,6 +121,8 @@ def test_overrides_win_over_the_variant_and_are_named():
         config = composed(*order)
         assert config.prime.process.discount == 0.5 and config.prm.loss == "dpo"
         assert variant_line(config) == "paper (changed: prime.process.discount=0.5, prm.loss=dpo)"
+    section = '{"coefficient": 1.0, "decay": 0.5, "fallback": false}'
+    assert variant_line(composed("variant=rloo", "prime/anchor=ema")) == f"rloo (changed: prime.anchor={section})"
     # A recipe names one, and who starts it may name another.
     assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"
 
