@@ -77,8 +77,7 @@ def prepare_start(name: str, overrides: list[str]) -> DictConfig:
 
     try:
         config = compose_for_verl(name, overrides)
-        trainer = config.trainer
-        path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
+        path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
         problems = [*check_config(config), *check_ray(config), *check_files(config)]
         if path is not None and (foreign := metrics_of_another(config, path)):

@@ -19,10 +19,9 @@ def base_mode(config: DictConfig) -> str:
 
 def prompts_per_update(config: DictConfig) -> int:
     """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
-    sync_step = config.trainer.v1.separate_async.parameter_sync_step
     if base_mode(config) != "separate_async":
         return config.data.train_batch_size
-    return max(1, config.data.train_batch_size // sync_step)
+    return max(1, config.data.train_batch_size // config.trainer.v1.separate_async.parameter_sync_step)
 
 
 def rollout_ranks(config: DictConfig) -> int:

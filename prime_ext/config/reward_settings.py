@@ -143,16 +143,20 @@ class KLSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TokenSettings:
-    """PRIME: rewards of tokens (``prime/process=tokens``)."""
-
-    form: Literal["tokens"]
+class _Paid:
     coefficient: Positive
-    target: Literal["reference", "policy"]
     normalization: Normalization
     discount: Share
     estimator: ProcessEstimator
     gate: GateSettings | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TokenSettings(_Paid):
+    """PRIME: rewards of tokens (``prime/process=tokens``)."""
+
+    form: Literal["tokens"]
+    target: Literal["reference", "policy"]
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
@@ -162,15 +166,10 @@ class TokenSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class _PaidSteps:
-    coefficient: Positive
+class _PaidSteps(_Paid):
     accumulation: AccumulationSettings | None
     shaping: ShapingSettings | None
     credit: Credit
-    normalization: Normalization
-    discount: Share
-    estimator: ProcessEstimator
-    gate: GateSettings | None
 
 
 @dataclass(frozen=True, config=STRICT)

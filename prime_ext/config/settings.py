@@ -23,7 +23,6 @@ from prime_ext.config.checks import (
     read,
     refuse,
 )
-from prime_ext.config.checks import SettingsError as SettingsError
 from prime_ext.config.reward_settings import (
     AnchorSettings,
     GateSettings,
@@ -101,7 +100,7 @@ class PrimeSettings(Section):
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """The sources whose advantage needs a critic."""
+        """The sources whose advantage needs a critic; of two it values the sum of their rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
@@ -113,11 +112,6 @@ class PrimeSettings(Section):
     def scores_steps(self) -> bool:
         """Whether a step scorer gives the rewards, and not the implicit PRM."""
         return isinstance(self.process, ScoredStepSettings)
-
-    @property
-    def one_value_of_both(self) -> bool:
-        """Whether the critic's value is that of the summed rewards of both sources."""
-        return len(self.critic_sources) == 2
 
     @property
     def gate(self) -> GateSettings | None:

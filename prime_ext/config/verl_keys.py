@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest
+from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest, one_of
+from prime_ext.config.engines import DTYPE_BYTES
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
 READ_UNLISTED = {
@@ -37,7 +38,6 @@ _Logger = Literal[
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 _Paths = Annotated[list[Text], _LISTED] | None
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
-_Dtype = Literal["fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "auto"]
 KINDS: dict[str, Any] = {
     "modules": list[Text],
     "data.train_files": _Paths,
@@ -65,7 +65,7 @@ KINDS: dict[str, Any] = {
     "OptimizerConfig.lr": PositiveOrZero,
     "FSDPOptimizerConfig.lr_scheduler_type": Literal["constant", "cosine"],
     "FSDPEngineConfig.strategy": Literal["fsdp", "fsdp2", "fsdp_turbo"],
-    "FSDPEngineConfig.model_dtype": _Dtype,
+    "FSDPEngineConfig.model_dtype": Annotated[str, one_of(DTYPE_BYTES)],
     "RolloutConfig.top_p": Share,
     "RolloutConfig.gpu_memory_utilization": Share,
     "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],

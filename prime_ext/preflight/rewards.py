@@ -108,7 +108,7 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     elif algorithm.adv_estimator not in ("rloo", "gae", prime.outcome.estimator):
         yield f"{estimator} would be computed and thrown away; set prime.outcome.estimator, and leave it at rloo"
     process = prime.paid_process
-    if prime.one_value_of_both and process is not None and process.discount != algorithm.gamma:
+    if len(prime.critic_sources) == 2 and process is not None and process.discount != algorithm.gamma:
         ours = f"prime.process.discount={process.discount}"
         yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):

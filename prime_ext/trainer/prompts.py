@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.config.settings import SettingsError
+from prime_ext.config.checks import SettingsError
 
 
 def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:

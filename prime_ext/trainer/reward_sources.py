@@ -48,7 +48,7 @@ def reward_sources(
     if settings.paid_process is not None and scored.reward_BT is not None:
         process, of_process = _process(rollouts, scored, scored.reward_BT, weight, settings, common)
         metrics |= of_process
-        if not settings.one_value_of_both:
+        if len(settings.critic_sources) < 2:
             sources["process"] = process
         elif process.coefficient != 0:
             # One source that pays what both do; discount, lambda and value are the same for both.

@@ -17,11 +17,12 @@ from verl.workers.config import FSDPOptimizerConfig
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
 from prime_ext.config.pspo_settings import sections_of
 from prime_ext.config.reward_settings import chain_arguments
-from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings
 from prime_ext.config.variant import keys_of, variant_line
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
 from prime_ext.verl_adapter import trainers  # noqa: F401 (verl's table of trainers gets ours)
