@@ -25,10 +25,10 @@ def sequence_parallel_ranks(section: DictConfig) -> int:
 
 
 def text_config(folder: Any) -> dict[str, Any]:
-    """Return the config.json of a language model, or of that part of a larger model; empty if it is not here."""
+    """Return the config.json of a model, with the values of its language part on top; empty if it is not here."""
     path = Path(str(folder)).expanduser() / "config.json"
     model = json.loads(path.read_text()) if path.is_file() else {}
-    return model.get("text_config", model)
+    return model | (model.get("text_config") or {})
 
 
 def longest_sequence(config: DictConfig) -> float:
