@@ -19,7 +19,6 @@ from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
-from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.data import check_data, has_tokenizer
 from prime_ext.preflight.machine import attention_of
 from prime_ext.preflight.prm import check_output_layer
@@ -59,7 +58,7 @@ def check_files(config: DictConfig) -> Iterable[str]:
     scorer = scorer_section(config)
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
-        yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
+        yield from _check_model("step_scorer.model_path", scorer.model_path, scorer.model_path)
     if pspo is None or pspo.judge:
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
