@@ -15,7 +15,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import VERL_MODES
-from prime_ext.config.checks import SettingsError
+from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.modules import import_modules
 from prime_ext.config.variant import variant_line
@@ -47,7 +47,7 @@ def main() -> None:
     name = args.config_name or "prime_trainer"
     config = None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        config = _prepare_start(name, args.overrides)
+        config = prepare_start(name, args.overrides)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     import_modules(())
     words = [] if config is None else environment_words(config, os.environ)
@@ -71,21 +71,24 @@ def main() -> None:
         raise
 
 
-def _prepare_start(name: str, overrides: list[str]) -> DictConfig:
+def prepare_start(name: str, overrides: list[str]) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
-    config, problems = preflight(name, overrides)
-    path = None
-    if config is not None:
-        trainer = config.trainer
-        path = metrics_path(trainer.logger, trainer.project_name, trainer.experiment_name)
+    from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+
+    try:
+        config = compose_for_verl(name, overrides)
+        path = metrics_path(config.trainer)
+        # A plan makes the first and the last of these checks too, on any machine.
+        problems = [*check_config(config), *check_ray(config), *check_files(config)]
         if path is not None and (foreign := metrics_of_another(config, path)):
             problems.append(foreign)
+        refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if not problems and (problem := folder_in_use(config) or refusal(config, identity_of(config))):
-            problems.append(problem)
-    if config is None or problems:
-        print(*(f"prime_ext: {problem}" for problem in problems), sep="\n", file=sys.stderr)
-        raise SystemExit(2)
+        if problem := folder_in_use(config) or refusal(config, identity_of(config)):
+            raise SettingsError(problem)
+    except SettingsError as error:
+        print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        raise SystemExit(2) from None
     if "prime" in config:
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
     # verl's own trainers begin the file anew at every start.
@@ -115,19 +118,6 @@ def folder_in_use(config: DictConfig) -> str:
     except (RunError, OSError) as error:
         return str(error)
     return ""
-
-
-def preflight(config_name: str, overrides: list[str]) -> tuple[DictConfig | None, list[str]]:
-    """Return the resolved configuration (None if it does not compose), and one line per problem."""
-    from prime_ext.preflight.check import check_config, check_files, compose_for_verl
-
-    try:
-        config = compose_for_verl(config_name, overrides)
-    except SettingsError as error:
-        return None, [str(error)]
-    # A plan makes the other checks too, on any machine.
-    problems = [*check_config(config), *check_ray(config), *check_files(config)]
-    return config, list(dict.fromkeys(problems))
 
 
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:

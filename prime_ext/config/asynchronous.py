@@ -2,12 +2,8 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 
 from omegaconf import DictConfig
-from packaging.version import Version
-
-from prime_ext.config.checks import Count, wrong_values
 
 # verl's modes; prime_ext's are called after that which they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
@@ -23,10 +19,9 @@ def base_mode(config: DictConfig) -> str:
 
 def prompts_per_update(config: DictConfig) -> int:
     """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
-    sync_step = config.trainer.v1.separate_async.parameter_sync_step
     if base_mode(config) != "separate_async":
         return config.data.train_batch_size
-    return max(1, config.data.train_batch_size // sync_step)
+    return max(1, config.data.train_batch_size // config.trainer.v1.separate_async.parameter_sync_step)
 
 
 def rollout_ranks(config: DictConfig) -> int:
@@ -37,26 +32,14 @@ def rollout_ranks(config: DictConfig) -> int:
 
 
 def trainers_generate(config: DictConfig) -> bool:
-    """Return whether rollout servers sit on the trainer's devices, too.
-
-    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
-    """
-    if base_mode(config) != "separate_async":
-        return True
-    hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
-    switches = config.trainer.v1.separate_async.hybrid_rollout.enable_switch
-    return bool(hybrid and (switches or Version(version("verl")) <= Version("0.9.1")))
+    """Return whether the trainer's devices have rollout servers, too: in the separate mode only a hybrid engine's."""
+    return base_mode(config) != "separate_async" or bool(config.actor_rollout_ref.get("hybrid_engine", True))
 
 
 def check_async(config: DictConfig) -> Iterable[str]:
-    """Everything that can be wrong with an asynchronous mode; nothing for the synchronous one."""
-    rollout = "actor_rollout_ref.rollout"
-    if base_mode(config) == "separate_async":
-        servers = dict.fromkeys((f"{rollout}.nnodes", f"{rollout}.n_gpus_per_node"), Count)
-        yield from [*wrong_values(config, servers)] or _check_separate(config)
-
-
-def _check_separate(config: DictConfig) -> Iterable[str]:
+    """Check the sizes and engines of the separate mode; the others need nothing of their own."""
+    if base_mode(config) != "separate_async":
+        return
     mode, separate = config.trainer.v1.trainer_mode, config.trainer.v1.separate_async
     key, policy = "actor_rollout_ref", config.actor_rollout_ref
     rollout, prompts, sync_step = policy.rollout, config.data.train_batch_size, separate.parameter_sync_step
@@ -64,7 +47,8 @@ def _check_separate(config: DictConfig) -> Iterable[str]:
     if prompts != wanted:
         product = f"{_SYNC_STEP}={sync_step} times {key}.actor.ppo_mini_batch_size"
         yield f"data.train_batch_size={prompts} must be {wanted}, which is {product}"
-    servers = rollout_ranks(config)
+    if (servers := rollout_ranks(config)) < 1:
+        yield f"{key}.rollout.nnodes={rollout.nnodes} with n_gpus_per_node={rollout.n_gpus_per_node}: set both above 0"
     replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
     if servers % replica:
         yield f"{key}.rollout has {servers} devices, not a multiple of the {replica} devices of a server"

@@ -149,12 +149,3 @@ class Section:
     def problems(self) -> Iterable[str]:
         """What does not go together."""
         raise NotImplementedError
-
-
-def wrong_values(config: DictConfig, kinds: Mapping[str, Any]) -> Iterable[str]:
-    """One line for each of these keys of a whole configuration whose value is not of its type."""
-    for key, kind in kinds.items():
-        try:
-            read(kind, OmegaConf.select(config, key), key)
-        except SettingsError as error:
-            yield str(error)

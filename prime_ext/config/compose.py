@@ -54,13 +54,13 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
             line += nearest(wanted, options) or f"; there are {', '.join(options)}"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
-            line += _hint_of_choice(found[1]) or hint_of_key(found[1], _defaults(name, ())[0])
+            line += _hint_of_choice(found[1]) or hint_of_key(found[1], compose_defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
         raise SettingsError(f"{nulls}: {error}") from error
     given, resolved = OmegaConf.to_container(composed), OmegaConf.to_container(config)
-    refuse(check_values(given, resolved, *_defaults(name, groups)))
+    refuse(check_values(given, resolved, *compose_defaults(name, groups)))
     return config
 
 
@@ -82,7 +82,8 @@ def _chooses_group(name: str, word: str) -> bool:
 
 
 @functools.cache
-def _defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+def compose_defaults(name: str, groups: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return :func:`read_defaults` of a primary configuration with these choices of groups."""
     from hydra import compose, initialize_config_module
 
     with initialize_config_module(CONFIG_MODULE, version_base=None):

@@ -4,6 +4,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -23,14 +24,18 @@ def sequence_parallel_ranks(section: DictConfig) -> int:
     return own if own > 1 or engine is None else engine.get(key) or 1
 
 
+def text_config(folder: Any) -> dict[str, Any]:
+    """Return the config.json of a model, with the values of its language part on top; empty if it is not here."""
+    path = Path(str(folder)).expanduser() / "config.json"
+    model = json.loads(path.read_text()) if path.is_file() else {}
+    return model | (model.get("text_config") or {})
+
+
 def longest_sequence(config: DictConfig) -> float:
     """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it is not known."""
     policy = config.actor_rollout_ref
-    if policy.rollout.max_model_len:
-        return int(policy.rollout.max_model_len)
-    path = Path(str(policy.model.path)).expanduser() / "config.json"
-    model = json.loads(path.read_text()) if path.is_file() else {}
-    return model.get("text_config", model).get("max_position_embeddings") or math.inf
+    longest = policy.rollout.max_model_len or text_config(policy.model.path).get("max_position_embeddings")
+    return int(longest) if longest else math.inf
 
 
 ENGINE_SECTIONS = (

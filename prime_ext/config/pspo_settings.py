@@ -59,23 +59,16 @@ class PSPOSettings(Section):
 
 def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
     """The two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
-    missing = [name for name in (SECTION, SCORER_SECTION) if config.get(name) is None]
-    if missing:
+    if config.get(SECTION) is None:
         raise SettingsError(
-            f"reward.reward_manager.name={MANAGER} needs the section {missing[0]}; use --config-name=pspo_trainer, or "
-            f"add it with +{missing[0]}={'pspo' if missing[0] == SECTION else 'local'}"
+            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use --config-name=pspo_trainer"
         )
     return PSPOSettings.of(config), scorer_of(config)
 
 
-def uses_manager(config: DictConfig) -> bool:
-    """Whether rewards come from this manager."""
-    return manager_of(config) == MANAGER
-
-
-def scores_steps(config: DictConfig) -> bool:
-    """Whether the reward manager asks the step scorer: this one, or PRIME's with step scores."""
-    return manager_of(config) in (MANAGER, STEP_SCORES_MANAGER)
+def scorer_section(config: DictConfig) -> DictConfig | None:
+    """Return the section ``step_scorer`` where the reward manager reads it: this one, or PRIME's with step scores."""
+    return config.get(SCORER_SECTION) if manager_of(config) in (MANAGER, STEP_SCORES_MANAGER) else None
 
 
 def manager_of(config: DictConfig) -> str | None:

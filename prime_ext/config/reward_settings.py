@@ -6,7 +6,7 @@ Nothing here imports torch, so the names of the algorithms are repeated; a test 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import regex
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, Tag
@@ -20,8 +20,6 @@ Accumulation = Literal["mean", "geometric", "min"]
 SingleStep = Literal["zero", "keep"]
 RewardPosition = Literal["last_token", "step_ends", "tokens"]
 Credit = Literal["sum", "min_form"]
-STEP_SCORES, ACCUMULATIONS, SINGLE_STEPS = get_args(StepScore), get_args(Accumulation), get_args(SingleStep)
-REWARD_POSITIONS, CREDITS = get_args(RewardPosition), get_args(Credit)
 # prime_ext.extend adds to these lists, and to those of estimators below.
 SHAPES_WITHOUT_PARAMETERS = ["released"]
 
@@ -145,16 +143,20 @@ class KLSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TokenSettings:
-    """PRIME: rewards of tokens (``prime/process=tokens``)."""
-
-    form: Literal["tokens"]
+class _Paid:
     coefficient: Positive
-    target: Literal["reference", "policy"]
     normalization: Normalization
     discount: Share
     estimator: ProcessEstimator
     gate: GateSettings | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TokenSettings(_Paid):
+    """PRIME: rewards of tokens (``prime/process=tokens``)."""
+
+    form: Literal["tokens"]
+    target: Literal["reference", "policy"]
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
@@ -164,15 +166,10 @@ class TokenSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class _PaidSteps:
-    coefficient: Positive
+class _PaidSteps(_Paid):
     accumulation: AccumulationSettings | None
     shaping: ShapingSettings | None
     credit: Credit
-    normalization: Normalization
-    discount: Share
-    estimator: ProcessEstimator
-    gate: GateSettings | None
 
 
 @dataclass(frozen=True, config=STRICT)

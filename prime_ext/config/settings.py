@@ -2,6 +2,7 @@
 """The sections ``prime`` and ``prm``. Nothing here imports verl or torch, so that mistakes are reported at once."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
@@ -18,12 +19,10 @@ from prime_ext.config.checks import (
     Share,
     Switch,
     Text,
-    nearest,
     one_of,
     read,
     refuse,
 )
-from prime_ext.config.checks import SettingsError as SettingsError
 from prime_ext.config.reward_settings import (
     AnchorSettings,
     GateSettings,
@@ -36,8 +35,10 @@ from prime_ext.config.reward_settings import (
     TokenSettings,
     TurnSettings,
 )
-from prime_ext.config.variant import VARIANTS
 
+# A file for each variant.
+VARIANTS_FOLDER = Path(__file__).parent / "variant"
+VARIANTS = sorted(path.stem for path in VARIANTS_FOLDER.glob("*.yaml"))
 # Those of prime_ext.algorithms.prm_losses; what they need is repeated here because nothing in this file imports torch;
 # prime_ext.extend adds to them.
 LOSSES = ["ce", "dpo", "nca", "kto"]
@@ -73,7 +74,7 @@ class PrimeSettings(Section):
     """The section ``prime`` of the configuration."""
 
     section = "prime"
-    variant: str
+    variant: Annotated[str, one_of(VARIANTS)]
     outcome: OutcomeSettings
     process: ProcessSettings | None
     turns: TurnSettings | None
@@ -99,7 +100,7 @@ class PrimeSettings(Section):
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """The sources whose advantage needs a critic."""
+        """The sources whose advantage needs a critic; of two it values the sum of their rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
@@ -111,16 +112,6 @@ class PrimeSettings(Section):
     def scores_steps(self) -> bool:
         """Whether a step scorer gives the rewards, and not the implicit PRM."""
         return isinstance(self.process, ScoredStepSettings)
-
-    @property
-    def rewards_tokens(self) -> bool:
-        """Whether the scores of tokens or steps are read, as rewards or values."""
-        return self.paid_process is not None or self.outcome_reads_prm
-
-    @property
-    def one_value_of_both(self) -> bool:
-        """Whether the critic's value is that of the summed rewards of both sources."""
-        return len(self.critic_sources) == 2
 
     @property
     def gate(self) -> GateSettings | None:
@@ -157,8 +148,6 @@ class PrimeSettings(Section):
         band = self.filter
         if self.paid_process is not None:
             yield from self.paid_process.problems()
-        if self.variant not in VARIANTS:
-            yield f"prime.variant={self.variant!r} is not one of {', '.join(VARIANTS)}{nearest(self.variant, VARIANTS)}"
         if band.lower > band.upper:
             yield f"prime.filter.lower={band.lower} is above prime.filter.upper={band.upper}; no prompt could be kept"
         if band.max_examined < band.oversample:
@@ -171,6 +160,8 @@ class PrimeSettings(Section):
             yield "prime.outcome.estimator=prm_value reads rewards of tokens; choose prime/process=tokens"
 
 
+# An extra pass in every tenth step measures the pair accuracy after the PRM's update (update_mode=before: before it).
+STEPS_PER_MEASUREMENT = 10
 # Tokens of a pass without gradients, as a multiple of those of a training pass; and where more make a GPU no busier.
 FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
 
@@ -216,7 +207,6 @@ class PRMSettings(Section):
     use_dynamic_bsz: Switch
     micro_batch_size_per_gpu: Count | None
     max_token_len_per_gpu: Count
-    infer_micro_batch_size_per_gpu: Count | None
     infer_max_token_len_per_gpu: Count | None
 
     @classmethod
@@ -230,9 +220,8 @@ class PRMSettings(Section):
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""
-        for key in ("micro_batch_size_per_gpu", "infer_micro_batch_size_per_gpu"):
-            if not self.use_dynamic_bsz and getattr(self, key) is None:
-                yield f"prm.{key}=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
+        if not self.use_dynamic_bsz and self.micro_batch_size_per_gpu is None:
+            yield "prm.micro_batch_size_per_gpu=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -244,7 +233,6 @@ class TrainedPRMSettings(PRMSettings):
     epochs: Count
     replay: CountOrZero
     trainable_layers: Annotated[Number, Field(gt=0, lt=1)] | None
-    accuracy_freq: CountOrZero
 
     def problems(self) -> Iterable[str]:
         """What does not go together."""

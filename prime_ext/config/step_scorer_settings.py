@@ -101,10 +101,8 @@ def read_scorer(values: Any) -> ScorerSettings:
 
 
 def scorer_of(config: DictConfig) -> ScorerSettings:
-    """Read the section that :data:`MANAGER` needs from the whole configuration. Raises ``SettingsError``."""
+    """Read the section that managers with step scores need. Raises ``SettingsError``."""
     if config.get(SECTION) is None:
-        raise SettingsError(
-            f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use variant=step_scorer, or add it "
-            f"with +{SECTION}=local"
-        )
+        name = config.reward.reward_manager.name
+        raise SettingsError(f"reward.reward_manager.name={name} needs the section {SECTION}; add +{SECTION}=local")
     return read_scorer(OmegaConf.to_container(config[SECTION], resolve=True))

@@ -1,62 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of PRIME: which one a run is, and what was changed of it. Nothing here imports verl or torch."""
+"""Variants of PRIME: which one a run is, and what was changed of it. Nothing here imports torch."""
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-_FOLDER = Path(__file__).parent
-VARIANTS = tuple(sorted(path.stem for path in (_FOLDER / "variant").glob("*.yaml")))
-_OF_VERL = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "prm.accuracy_freq", "reward.")
+from prime_ext.config.compose import compose_defaults
+from prime_ext.config.settings import VARIANTS_FOLDER, prm_section
+from prime_ext.config.verl_keys import dotted_items
+
+# Keys of models and engines, which are those of a run.
+_OF_RUN = ("prm.model.", "prm.engine.", "prm.optim.", "prm.checkpoint.", "prm.infer_", "reward.")
 
 
 def keys_of(variant: str) -> dict[str, Any]:
-    """The keys that define one of :data:`VARIANTS`, with dots, and their values."""
-    own = OmegaConf.load(_FOLDER / "variant" / f"{variant}.yaml")
-    assert isinstance(own, DictConfig)
-    chosen = {"prime/process": "kl", "prime/anchor": "none", "prm": "implicit_prm"}
-    for entry in own.pop("defaults", []):
-        if entry != "_self_":
-            chosen |= {
-                group.removeprefix("override /"): name for group, name in entry.items() if group.startswith("override")
-            }
-    if chosen["prime/process"] in ("none", "step_scorer"):
-        # Nothing reads it.
-        del chosen["prm"]
-    sections = [_load(group, name) for group, name in chosen.items()]
-    merged = OmegaConf.to_container(OmegaConf.merge(*sections, own))
-    assert isinstance(merged, dict)
-    known = {key: value for key, value in _flat(merged, "").items() if "${" not in str(value)}
-    return {key: value for key, value in known.items() if not key.startswith(_OF_VERL)}
-
-
-def _load(group: str, name: str) -> DictConfig:
-    """Load a file of a group and those that it includes from the same group, in its place in the configuration."""
-    content = OmegaConf.load(_FOLDER / group / f"{name}.yaml")
-    included = [entry for entry in content.pop("defaults", []) if isinstance(entry, str) and entry != "_self_"]
-    sections = [_load(group, entry) for entry in included]
-    for part in reversed(() if name == "none" else group.split("/")):
-        content = OmegaConf.create({part: content})
-    if name == "none":
-        content = OmegaConf.create({"prime": content})
-    return OmegaConf.merge(*sections, content)
+    """Return the keys that define a variant, with dots, and their values: its own file, and the sections it chooses."""
+    composed = OmegaConf.create(compose_defaults("prime_trainer", (f"variant={variant}",))[0])
+    process, anchor, prm = composed.prime.process, composed.prime.anchor, prm_section(composed)
+    own = OmegaConf.load(VARIANTS_FOLDER / f"{variant}.yaml")
+    chosen = {"prime": {"process": process, "anchor": anchor}} | ({} if prm is None else {"prm": prm})
+    merged = OmegaConf.to_container(OmegaConf.merge(chosen, {key: own[key] for key in own if key != "defaults"}))
+    keys = {key: value for key, value in dotted_items(merged) if not isinstance(value, dict)}
+    return {key: value for key, value in keys.items() if "${" not in str(value) and not key.startswith(_OF_RUN)}
 
 
 def variant_line(config: DictConfig) -> str:
     """The variant of a run, and its keys that have another value: ``guarded (changed: prime.whitening=false)``."""
     variant, changed = config.prime.variant, []
-    for key, value in keys_of(variant).items():
-        found = OmegaConf.select(config, key)
-        if found != value:
-            changed.append(f"{key}={found if isinstance(found, str) else json.dumps(found)}")
+    for key, expected in keys_of(variant).items():
+        value = OmegaConf.select(config, key)
+        if value != expected:
+            shown = value if isinstance(value, str) else json.dumps(value, default=OmegaConf.to_container)
+            changed.append(f"{key}={shown}")
     return f"{variant} (changed: {', '.join(changed)})" if changed else variant
-
-
-def _flat(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    keys: dict[str, Any] = {}
-    for name, value in section.items():
-        keys |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return keys

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest
+from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest, one_of
+from prime_ext.config.engines import DTYPE_BYTES
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
 READ_UNLISTED = {
@@ -35,9 +36,8 @@ _Logger = Literal[
     "wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "file", "rl_insight"
 ]
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-_Paths = Annotated[list[Text], _LISTED, Field(description="a path or a list of paths")] | None
+_Paths = Annotated[list[Text], _LISTED] | None
 _KL = Annotated[str, Field(pattern=r"^(kl|k1|abs|mse|k2|low_var_kl|k3|full)\+?$")]
-_Dtype = Literal["fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "auto"]
 KINDS: dict[str, Any] = {
     "modules": list[Text],
     "data.train_files": _Paths,
@@ -65,7 +65,7 @@ KINDS: dict[str, Any] = {
     "OptimizerConfig.lr": PositiveOrZero,
     "FSDPOptimizerConfig.lr_scheduler_type": Literal["constant", "cosine"],
     "FSDPEngineConfig.strategy": Literal["fsdp", "fsdp2", "fsdp_turbo"],
-    "FSDPEngineConfig.model_dtype": _Dtype,
+    "FSDPEngineConfig.model_dtype": Annotated[str, one_of(DTYPE_BYTES)],
     "RolloutConfig.top_p": Share,
     "RolloutConfig.gpu_memory_utilization": Share,
     "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],
@@ -180,14 +180,15 @@ def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
         section, above = section[parent], f"{above}{parent}."
         if not isinstance(section, Mapping):
             return f"; {above[:-1]} has no keys below it"
-    elsewhere = (one for one in _all_keys(known, "") if one.endswith(f".{name}"))
+    elsewhere = (one for one, _ in dotted_items(known) if one.endswith(f".{name}"))
     near = nearest(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
     # More would bury the line.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 
 
-def _all_keys(section: Mapping[str, Any], above: str) -> Iterator[str]:
+def dotted_items(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key with its value, those of sections below too, named with dots."""
     for name, value in section.items():
-        yield f"{above}{name}"
+        yield f"{above}{name}", value
         if isinstance(value, Mapping):
-            yield from _all_keys(value, f"{above}{name}.")
+            yield from dotted_items(value, f"{above}{name}.")

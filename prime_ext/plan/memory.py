@@ -13,10 +13,9 @@ from typing import Any
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.engines import CHUNKED, DTYPE_BYTES
 
-# Logits that exist at once, in matrices of (tokens, vocabulary): measured on the CPU in float32 (docs/retired.md).
-# In 16 bit: logits and gradient, and one copy in float32 for the softmax.
-PLAIN_COPIES_FLOAT32 = 3.7
-PLAIN_BYTES_16_BIT = 8
+# Bytes of all logits that exist at once, per token and word, by the bytes of a number. In float32 3.7 copies, measured
+# on the CPU (docs/retired.md); in 16 bit logits and gradient, and one copy in float32 for the softmax.
+PLAIN_LOGIT_BYTES = {4: 4 * 3.7, 2: 8}
 # Tokens per chunk, and float32 copies of a chunk.
 CHUNKED_LOGITS = {CHUNKED: (256, 2), "torch": (512, 6)}
 # Hidden-size vectors that a block keeps for its backward pass besides attention and feed-forward.
@@ -61,15 +60,16 @@ def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelSha
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     # The transformer blocks are what FSDP wraps.
-    names = model._no_split_modules or ()
-    blocks = [_count(module) for module in model.modules() if type(module).__name__ in names]
+    wrapped = [module for module in model.modules() if type(module).__name__ in (model._no_split_modules or ())]
+    blocks = [sum(weight.numel() for weight in module.parameters()) for module in wrapped]
+    weights = model.num_parameters()
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings()
     looked_up = 0 if output is not None and output.weight is embedding else embedding.numel()
     return ModelShape(
-        weights=_count(model),
-        product_weights=_count(model) - looked_up,
+        weights=weights,
+        product_weights=weights - looked_up,
         block_weights=max(blocks),
-        root_weights=_count(model) - sum(blocks),
+        root_weights=weights - sum(blocks),
         layers=len(blocks),
         width=config.hidden_size,
         intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
@@ -87,10 +87,6 @@ def adapter_weights(path: str, rank: int, target_modules: Any, trust_remote_code
     model = _build_empty_model(path, trust_remote_code)
     adapter = get_peft_model(model, LoraConfig(r=rank, target_modules=targets), low_cpu_mem_usage=True)
     return adapter.get_nb_trainable_parameters()[0]
-
-
-def _count(module: Any) -> int:
-    return sum(weight.numel() for weight in module.parameters())
 
 
 def _build_empty_model(path: str, trust_remote_code: bool) -> Any:
@@ -130,7 +126,7 @@ class Engine:
 def read_engine(
     key: str, model: Any, engine: Any, batches: Any, forward: Any = None, *, trainer: Any, longest: int
 ) -> Engine:
-    """Return what verl's sections say about one model, as if it were trained; ``key`` names the model in messages.
+    """Return what verl's sections say about one model, as if it were trained; the setting ``key`` names it in errors.
 
     ``forward`` is the budget of a pass without gradients, ``longest`` the tokens of the longest sequence.
     """
@@ -138,7 +134,7 @@ def read_engine(
     if strategy not in ("fsdp", "fsdp2"):
         raise SettingsError(f"the plan knows the strategies fsdp and fsdp2, not {strategy} of {key}")
     trust, rank = bool(model.trust_remote_code), int(model.get("lora_rank", 0) or 0)
-    shape = read_shape(key if key.endswith("path") else f"{key}.path", str(model.path), trust)
+    shape = read_shape(key, str(model.path), trust)
     adapter = adapter_weights(str(model.path), rank, model.target_modules, trust) if rank else 0
     devices, group = int(trainer.n_gpus_per_node * trainer.nnodes), int(engine.get("fsdp_size", -1))
     # On the CPU the weights are in host memory anyway, and prime_ext leaves them there.
@@ -219,8 +215,7 @@ def _logit_bytes(engine: Engine) -> float:
     """Return the logits that exist at once, and what fused log-probabilities need instead."""
     vocabulary, tokens = engine.shape.vocabulary, engine.tokens
     if engine.backend is None:
-        each = FP32 * PLAIN_COPIES_FLOAT32 if engine.compute_bytes == FP32 else PLAIN_BYTES_16_BIT
-        return float(tokens * vocabulary * each)
+        return float(tokens * vocabulary * PLAIN_LOGIT_BYTES[engine.compute_bytes])
     chunk, copies = CHUNKED_LOGITS.get(engine.backend, (0, 0))
     pieces = min(tokens, chunk) * vocabulary * FP32 * copies
     if engine.trained_layers is not None or engine.trained <= engine.adapter:

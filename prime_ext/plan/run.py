@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
-from prime_ext.config.pspo_settings import scores_steps
-from prime_ext.config.settings import forward_tokens, prm_section
+from prime_ext.config.pspo_settings import scorer_section
+from prime_ext.config.settings import STEPS_PER_MEASUREMENT, forward_tokens, prm_section
 from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.prm.frozen_layers import number_of_layers
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         try:
             config = compose_for_verl(options.config_name, options.overrides)
             problems = check_config(config)
-            not_here = [] if problems else check_files(config)
+            not_here = [] if problems else list(check_files(config))
             # Rows that are here and cannot be trained on, or not in such batches.
             of_rows = ("data.", "trainer.total_training_steps")
             problems += [line for line in not_here if line.startswith(of_rows) and not line.endswith("does not exist")]
@@ -95,8 +95,6 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     for name, fact in plan["facts"].items():
         text = ", ".join(f"{key} {value:,}" for key, value in fact.items()) if isinstance(fact, dict) else fact
         lines.append(f"{name}: {text:,}" if isinstance(text, int) else f"{name}: {text}")
-        if name == "devices":
-            lines[-1] += " (trainer.nnodes * trainer.n_gpus_per_node)"
     columns = list(plan["memory"]["policy"])
     # Sizes of tiny models in GiB would all be 0.00.
     small = max(part["working"] for part in plan["memory"].values()) < GIB
@@ -110,9 +108,8 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     for name, parts in plan["phases"].items():
         terms = " + ".join(f"{size / size_of:.2f} {part}" for part, size in parts.items() if size)
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
-    lines.append("")
     if plan["seconds"]:
-        lines.append(f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)")
+        lines += ["", f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)"]
     for device, seconds in plan["seconds"].items():
         lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
         if plan["steps"] is not None:
@@ -120,7 +117,7 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
             lines[-1] += f"{hours:10.1f} h, {hours * plan['facts']['devices']:,.0f} device hours"
     size, peak = plan["device_bytes"], plan["peak"]
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
-    lines.append(f"memory of a device: {known}")
+    lines += ["", f"memory of a device: {known}"]
     lines += [f"warning: {warning}" for warning in plan["warnings"]]
     if size is not None and not plan["warnings"]:
         lines.append(f"fits: {peak['bytes'] / size:.0%} of a device at most ({peak['phase']})")
@@ -141,18 +138,21 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     cpu = config.trainer.device == "cpu"
     process = PROCESS_BYTES["cpu" if cpu else "cuda"]
     idle, generates = sum(part["idle"] for part in memory.values()), sum(rollout.values())
-    phases = {}
-    if trainers_generate(config):
-        phases["rollout"] = {"process": process, "models that wait": idle, "rollout engine": generates}
+    awake = {"process": process, "models that wait": idle, "rollout engine": generates}
+    phases = {"rollout": awake} if trainers_generate(config) else {}
     for name, part in memory.items():
         phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
         if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
-    phases["policy"]["targets of its loss"] = _target_bytes(engines)
+    # The targets of the policy's loss add to its update: their weights, gathered, and their logits, all until backward.
+    targets = [engine for engine in engines.values() if engine.is_target]
+    logits = sum(engines["policy"].tokens * each.shape.vocabulary * each.compute_bytes for each in targets)
+    gathered = max((pass_memory(each)["gathered"] for each in targets), default=0.0)
+    phases["policy"]["targets of its loss"] = logits + gathered
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
-    highest = max(peaks, key=lambda phase: peaks[phase])
-    if device_bytes is not None and (peak := peaks[highest]) > device_bytes:
-        needs = f"the part {highest!r} needs about {peak / GIB:.3g} GiB of a device's {device_bytes / GIB:.3g}"
+    highest, most = max(peaks.items(), key=lambda part: part[1])
+    if device_bytes is not None and most > device_bytes:
+        needs = f"the part {highest!r} needs about {most / GIB:.3g} GiB of a device's {device_bytes / GIB:.3g}"
         warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
     work = partial(pass_flops, tokens=rollouts * longest, length=longest)
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
@@ -165,7 +165,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
     share = min(mean_tokens or longest, longest) / longest
     seconds = {name: share * (flops / (devices * peak * UTILIZATION) + copying) for name, peak in DEVICES.items()}
     saved = [checkpoint_bytes(each) for name, each in engines.items() if each.trained or name == "policy average"]
-    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scores_steps(config) else {}
+    facts: dict[str, Any] = {"not in the plan": "the step reward model"} if scorer_section(config) else {}
     if servers := rollout_ranks(config):
         facts["not in the plan"] = f"the {servers} devices that generate at the same time"
     facts |= {
@@ -183,7 +183,7 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         "memory": memory,
         "rollout": rollout,
         "phases": phases,
-        "peak": {"phase": highest, "bytes": peaks[highest]},
+        "peak": {"phase": highest, "bytes": most},
         "seconds": {} if cpu else seconds,
         "steps": config.trainer.total_training_steps,
         "device_bytes": device_bytes,
@@ -196,7 +196,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     policy, actor, prm = config.actor_rollout_ref, config.actor_rollout_ref.actor, prm_section(config)
     cpu, epochs = config.trainer.device == "cpu", actor.ppo_epochs
     read = partial(read_engine, trainer=config.trainer, longest=longest)
-    key, budget = "actor_rollout_ref.model", policy.rollout.log_prob_max_token_len_per_gpu
+    key, budget = "actor_rollout_ref.model.path", policy.rollout.log_prob_max_token_len_per_gpu
     engine = read(key, policy.model, actor.get("fsdp_config") or {}, actor, budget)
     has_penalty = bool(actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     # The reference of an adapter is the policy without it.
@@ -205,7 +205,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         budget = policy.ref.log_prob_max_token_len_per_gpu
         engines["KL reference"] = freeze(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
     if config.algorithm.adv_estimator == "gae":
-        engine = read("critic.model", config.critic.model, config.critic.fsdp, config.critic)
+        engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
         values, updates = engine.shape.with_values(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
@@ -214,24 +214,22 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
     if prm is None:
         return engines
-    engine = read("prm.model", prm.model, prm.engine, prm, forward_tokens(prm))
+    engine = read("prm.model.path", prm.model, prm.engine, prm, forward_tokens(prm))
     if prm.get("trainable_layers") is not None:
-        shape = engine.shape
-        layers = number_of_layers(prm.trainable_layers, shape.layers)
-        engine = replace(engine, trained=layers * shape.block_weights, trained_layers=layers)
+        layers = number_of_layers(prm.trainable_layers, engine.shape.layers)
+        engine = replace(engine, trained=layers * engine.shape.block_weights, trained_layers=layers)
     distills = config.prime.process is not None and config.prime.process.form == "kl"
     # The targets of the policy's loss take a pass for each of the policy's.
     forwards = epochs if distills else float(prm.update_mode != "interleaved")
     if prm.update_mode == "none":
         forwards, engine = forwards + distills, freeze(engine, cpu)
     else:
-        forwards += 1 / prm.accuracy_freq if prm.accuracy_freq else 0
+        forwards += 1 / STEPS_PER_MEASUREMENT
         engine = replace(engine, updates=prm.epochs)
     engines["PRM"] = replace(engine, forwards=forwards + (prm.reference == "base"), is_target=distills)
     if prm.reference == "frozen":
         model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
-        reference = read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
-        engines["PRM reference"] = freeze(reference, cpu)
+        engines["PRM reference"] = freeze(read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm)), cpu)
     return engines
 
 
@@ -258,14 +256,6 @@ def _plan_rollout(
 def checkpoint_bytes(engine: Engine) -> int:
     """Return what a checkpoint holds of a model over all devices: its weights, and Adam's states of those trained."""
     return (engine.shape.weights + engine.adapter + 2 * engine.trained) * engine.weight_bytes
-
-
-def _target_bytes(engines: dict[str, Engine]) -> float:
-    """Return what the targets of the policy's loss add to its update: their weights, gathered, and their logits."""
-    targets = [engine for engine in engines.values() if engine.is_target]
-    logits = [engines["policy"].tokens * target.shape.vocabulary * target.compute_bytes for target in targets]
-    # The logits of all targets are held until the backward pass.
-    return sum(logits) + max((pass_memory(target)["gathered"] for target in targets), default=0.0)
 
 
 def pass_flops(engine: Engine, tokens: int, length: float, training: bool = False) -> float:

@@ -2,23 +2,23 @@
 """Checks of what a configuration names: data, the reward function, models, tools, servers."""
 
 import inspect
-import json
 import os
+import pkgutil
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from tokenizers import Tokenizer
 from yaml import YAMLError
 
+from prime_ext.config.engines import text_config
 from prime_ext.config.pspo_settings import MANAGER as PSPO_MANAGER
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
-from prime_ext.config.pspo_settings import scores_steps
+from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
-from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.preflight.data import check_data, has_tokenizer
 from prime_ext.preflight.machine import attention_of
 from prime_ext.preflight.prm import check_output_layer
@@ -33,12 +33,8 @@ from prime_ext.verifiers.worker_pool import Failure
 FIRST_CALL_SECONDS = 120.0
 
 
-def check_files(config: DictConfig) -> list[str]:
-    """Return everything that is wrong with the files that the configuration names, one line per problem."""
-    return list(dict.fromkeys(_problems(config)))
-
-
-def _problems(config: DictConfig) -> Iterable[str]:
+def check_files(config: DictConfig) -> Iterable[str]:
+    """Yield everything that is wrong with the files that the configuration names, one line per problem."""
     policy, resume = config.actor_rollout_ref, config.trainer.resume_from_path
     pspo = config.get(PSPO_SECTION) if "prime" not in config else None
     first: dict[str, tuple[str, Any]] = {}
@@ -59,10 +55,10 @@ def _problems(config: DictConfig) -> Iterable[str]:
     yield from _check_attention(config)
     yield from check_step_rm(config)
     yield from _check_tools(config)
-    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    scorer = scorer_section(config)
     if scorer is not None and scorer.kind == "token_classification":
         # With tokens of its own.
-        yield from _check_model(f"{SCORER_SECTION}.model_path", scorer.model_path, scorer.model_path)
+        yield from _check_model("step_scorer.model_path", scorer.model_path, scorer.model_path)
     if pspo is None or pspo.judge:
         yield from _check_reward(config, first)
     if config.trainer.resume_mode == "resume_path" and not (resume and Path(resume).is_dir()):
@@ -97,8 +93,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         yield from _try_reward_function(config, first)
         return
     arguments: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-    parameters = inspect.signature(compute_score).parameters
-    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    known = list(inspect.signature(prepare).parameters)
     unknown = [name for name in arguments if name not in known]
     if unknown:
         yield f"{section}.{unknown[0]} is not known; known: {', '.join(known)}"
@@ -184,7 +179,7 @@ def _check_model(key: str, path: str | None, policy: str) -> Iterable[str]:
     if not _has_config(path):
         yield f"{key}: {path} has no config.json, so it is not a Hugging Face model"
         return
-    size, vocabulary = _n_embeddings(folder), _tokenizer_vocabulary(folder)
+    size, vocabulary = text_config(folder).get("vocab_size"), _tokenizer_vocabulary(folder)
     expected = _tokenizer_vocabulary(Path(policy).expanduser()) if path != policy and _has_config(policy) else None
     ids = max((vocabulary or expected or {"": 0}).values())
     if size is not None and ids >= size:
@@ -202,21 +197,9 @@ def _check_tokenizer(section: str, model: DictConfig) -> Iterable[str]:
         yield f"{section}.path: {folder} has no tokenizer; save it there, or set {section}.tokenizer_path"
 
 
-def _n_embeddings(folder: Path) -> int | None:
-    config = json.loads((folder / "config.json").read_text())
-    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return size if isinstance(size, int) else None
-
-
 def _tokenizer_vocabulary(folder: Path) -> dict[str, int] | None:
     path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_text())
-    vocabulary = content["model"].get("vocab", {})
-    if isinstance(vocabulary, list):
-        vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{token["content"]: token["id"] for token in content.get("added_tokens", [])}}
+    return Tokenizer.from_file(str(path)).get_vocab() if path.is_file() else None
 
 
 # ---- tools of an agent loop: verl would read their file in its workers, minutes after the start --------------------
@@ -240,8 +223,7 @@ def _check_tools(config: DictConfig) -> Iterable[str]:
 def _check_tool_classes(named: str, path: Path) -> Iterable[str]:
     try:
         for tool in OmegaConf.load(path)["tools"]:
-            module, _, attribute = tool["class_name"].rpartition(".")
-            getattr(import_module(module), attribute)
+            pkgutil.resolve_name(tool["class_name"])
     except (YAMLError, KeyError, TypeError, IndexError):
         yield f"{named} is no list `tools` of entries with class_name"
     except (ImportError, ValueError, AttributeError) as error:

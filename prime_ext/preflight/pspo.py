@@ -15,16 +15,15 @@ from prime_ext.config.pspo_settings import (
     TOKEN_ESTIMATORS,
     PSPOSettings,
     manager_of,
-    scores_steps,
+    scorer_section,
     sections_of,
-    uses_manager,
 )
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
 from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, scorer_of
-from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_name, check_names, check_trainer
-from prime_ext.preflight.rewards import NOT_IN_V1
+from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_names, check_trainer
+from prime_ext.preflight.rewards import check_estimator
 from prime_ext.step_rm.scorers.build import check_model, check_server
 
 
@@ -45,23 +44,18 @@ def check_pspo(config: DictConfig) -> list[str]:
 
 
 def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
-
     mode, estimator = config.trainer.v1.trainer_mode, config.algorithm.adv_estimator
     rollout, position = config.actor_rollout_ref.rollout, pspo.reward_position
     key = f"algorithm.adv_estimator={estimator}"
     yield from check_trainer(config, PSPO_MODES + VERL_MODES)
-    if not uses_manager(config):
+    if manager_of(config) != MANAGER:
         yield f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo; set it to {MANAGER}"
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
     if mode in VERL_MODES and pspo.pays_tokens and estimator in TOKEN_ESTIMATORS:
         what = "accumulation=null" if pspo.accumulation is None else f"accumulation.reward_position={position}"
         yield f"pspo.{what} pays within a response; set trainer.v1.trainer_mode=pspo_{mode}"
-    if estimator in NOT_IN_V1:
-        yield f"{key} needs more than verl's V1 trainer gives it; choose another"
-    else:
-        yield from check_name("algorithm.adv_estimator", estimator, ADV_ESTIMATOR_REGISTRY)
+    yield from check_estimator("algorithm.adv_estimator", estimator)
     if estimator in GROUP_ESTIMATORS and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n={rollout.n}: {key} compares the rollouts of a prompt; set 2 or more"
     if position != "last_token" and estimator not in TOKEN_ESTIMATORS:
@@ -98,10 +92,10 @@ def _check_server(config: DictConfig, scorer: ServerSettings) -> Iterable[str]:
 
 def check_step_rm(config: DictConfig) -> Iterable[str]:
     """Whether the step reward model's folder can be read, and its server answers, where the manager needs them."""
-    if not scores_steps(config):
+    if scorer_section(config) is None:
         return
     try:
-        scorer = sections_of(config)[1] if uses_manager(config) else scorer_of(config)
+        scorer = scorer_of(config)
         check_model(scorer)
         if isinstance(scorer, ServerSettings) and scorer.address is not None:
             check_server(scorer)

@@ -30,7 +30,7 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | N
     if prime.gate is not None and outcome.coefficient == 0:
         yield "prime.process.gate weighs rewards by outcomes: set prime.outcome.coefficient above 0, or it to null"
     if outcome.of_verl:
-        yield from _check_estimator_of_verl(outcome.estimator)
+        yield from check_estimator("prime.outcome.estimator", outcome.estimator, OUTCOME_ESTIMATORS)
     if prime.turns is not None:
         yield from _check_turn_rewards(config, prime.turns)
     if n_rollouts < 2:
@@ -39,15 +39,14 @@ def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | N
         yield from _check_targets(config, prime, prm)
 
 
-def _check_estimator_of_verl(name: str) -> Iterable[str]:
-    """Check that an estimator that is not ours is registered with verl, and that verl's trainer can call it."""
+def check_estimator(key: str, name: str, ours: Iterable[str] = ()) -> Iterable[str]:
+    """Check that an estimator that is not ``ours`` is registered with verl, and that verl's trainer can call it."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     if name in NOT_IN_V1:
-        yield f"prime.outcome.estimator={name} needs more than verl's V1 trainer gives it; choose another"
+        yield f"{key}={name} needs more than verl's V1 trainer gives it; choose another"
     else:
-        known = {*OUTCOME_ESTIMATORS, *ADV_ESTIMATOR_REGISTRY} - {*NOT_IN_V1}
-        yield from check_name("prime.outcome.estimator", name, known)
+        yield from check_name(key, name, {*ours, *ADV_ESTIMATOR_REGISTRY} - {*NOT_IN_V1})
 
 
 def _check_turn_rewards(config: DictConfig, turns: TurnSettings) -> Iterable[str]:
@@ -109,7 +108,7 @@ def check_critic(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     elif algorithm.adv_estimator not in ("rloo", "gae", prime.outcome.estimator):
         yield f"{estimator} would be computed and thrown away; set prime.outcome.estimator, and leave it at rloo"
     process = prime.paid_process
-    if prime.one_value_of_both and process is not None and process.discount != algorithm.gamma:
+    if len(prime.critic_sources) == 2 and process is not None and process.discount != algorithm.gamma:
         ours = f"prime.process.discount={process.discount}"
         yield f"{ours} and algorithm.gamma={algorithm.gamma} must be equal: one critic values the sum of both sources"
     if critic.get("enable") is not None and bool(critic.enable) != bool(prime.critic_sources):

@@ -63,12 +63,6 @@ class NodeVerifiers:
             return grader_failed(Outcome.ERROR, None, time.perf_counter() - start, detail)
 
 
-@functools.cache
-def _verifiers(key: str) -> NodeActor:
-    _, settings = json.loads(key)
-    return NodeActor("verifiers", NodeVerifiers, settings, max_concurrency=MAX_CONCURRENCY)
-
-
 def _prompt(extra_info: Mapping[str, Any]) -> str:
     """Return the text of the user's messages in ``extra_info.raw_prompt``. ``ValueError``: there are none."""
     if extra_info.get("raw_prompt") is None:
@@ -110,11 +104,12 @@ def reward_info(verdict: Verdict) -> dict[str, Any]:
 
 
 @functools.cache
-def _prepare(key: str) -> None:
-    sources, verifiers = json.loads(key)
-    check_task_settings(verifiers)
+def _verifiers(key: str) -> NodeActor:
+    sources, settings = json.loads(key)
+    check_task_settings(settings)
     for pattern, task in sources.items():
         register_source(pattern, task)
+    return NodeActor("verifiers", NodeVerifiers, settings, max_concurrency=MAX_CONCURRENCY)
 
 
 def prepare(
@@ -122,9 +117,8 @@ def prepare(
     code_reward: str = "all",
     math_strictness: str = "no_restatement",
     verifiers: Settings | None = None,
-    **_: Any,
-) -> str:
-    """Register the sources of :func:`compute_score`; return them and the settings as JSON.
+) -> NodeActor:
+    """Register the sources of :func:`compute_score`, and return the verifiers of this node, with these settings.
 
     Raises:
         ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
@@ -135,9 +129,7 @@ def prepare(
         raise ValueError(f"code_reward={code_reward!r} is not one of {', '.join(CODE_REWARDS)}")
     # They come as OmegaConf's mappings.
     settings = {task: dict(values) for task, values in (verifiers or {}).items()}
-    key = json.dumps([dict(sources or {}), settings])
-    _prepare(key)
-    return key
+    return _verifiers(json.dumps([dict(sources or {}), settings]))
 
 
 async def compute_score(
@@ -172,7 +164,7 @@ async def compute_score(
         UnknownSource: no verifier is known for the data source.
         ValueError: the prompt is needed and missing; or see :func:`prepare`.
     """
-    node = _verifiers(prepare(sources, code_reward, math_strictness, verifiers))
+    node = prepare(sources, code_reward, math_strictness, verifiers)
     source = source_of(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     start = time.perf_counter()

@@ -126,9 +126,7 @@ class ChainPricing:
             return PricedChain(0.0, 0.0, 0.0 if self._accumulates else None)
         score_BS = torch.tensor([list(scores)], dtype=torch.float64)
         mask_BS = torch.ones_like(score_BS, dtype=torch.bool)
-        paid: tuple[float, ...] = ()
-        if self._at_steps:
-            paid = tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist())
+        paid = tuple(pay_steps(score_BS, mask_BS, self._chain, self._credit)[0].tolist()) if self._at_steps else ()
         if self._accumulates:
             value = self._chain(score_BS, mask_BS)
             reward, factor, score = float(value.reward_B), float(value.factor_B), float(value.score_B)

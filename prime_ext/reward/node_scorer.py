@@ -88,8 +88,6 @@ class NodeStepScorer:
 
 def connect(scorer: ScorerSettings, router_address: str | None = None) -> NodeActor:
     """Return the scorer of the node, or one of this process without Ray. ``StepRMError``: that one cannot work."""
-    options = {
-        "max_concurrency": MAX_CONCURRENCY,
-        "num_gpus": 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus,
-    }
+    gpus = 0.0 if isinstance(scorer, ServerSettings) else scorer.actor.num_gpus
+    options = {"max_concurrency": MAX_CONCURRENCY, "num_gpus": gpus}
     return NodeActor("step_scorer", NodeStepScorer, scorer, router_address, **options)

@@ -6,6 +6,7 @@ themselves; a coroutine function in the event loop of a thread, where it may wai
 """
 
 import asyncio
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -35,6 +36,7 @@ def warm_up() -> None:
     """Import this module, which must stay light, before the first call's time begins."""
 
 
+@functools.cache
 def load(path: str, name: str) -> Callable[..., Any]:
     """Load a function as verl does, from ``pkg://module`` or a file, without verl. Raises what the module raises."""
     if path.startswith("pkg://"):
@@ -47,14 +49,9 @@ def load(path: str, name: str) -> Callable[..., Any]:
     return getattr(module, name)
 
 
-_loaded: dict[tuple[str, str], Callable[..., Any]] = {}
-
-
 def call(path: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function in this process and return its result in the form of :func:`read_result`."""
-    if (path, name) not in _loaded:
-        _loaded[path, name] = load(path, name)
-    result = _loaded[path, name](**arguments)
+    result = load(path, name)(**arguments)
     return read_result(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
 

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,11 +70,10 @@ class GuardedRunMixin(_Trainer):
             return wait(*arguments)
 
         self.replay_buffer._wait_for_next_poll = check_and_wait
-        trainer = self.config.trainer
         loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
-        if path := metrics_path(trainer.get("logger") or (), trainer.project_name, trainer.experiment_name):
+        if path := metrics_path(self.config.trainer):
             loggers["file"] = MetricsFile(path, self.global_steps)
         try:
             with replace_loggers(trainer_base, loggers):
@@ -83,10 +83,9 @@ class GuardedRunMixin(_Trainer):
         except Exception as error:
             # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
             time.sleep(SECONDS_UNTIL_KNOWN)
-            try:
+            death = ""
+            with suppress(Exception):  # Ray itself may be gone.
                 death = find_death(self._watched)
-            except Exception:
-                death = ""  # Ray itself is gone
             if death:
                 raise WorkerDied(death) from error
             raise
@@ -95,9 +94,8 @@ class GuardedRunMixin(_Trainer):
         """Return the tokens that end a response: the tokenizer's, and those of the model's generation settings."""
         path = Path(self.config.actor_rollout_ref.model.path)
         has_settings = (path / "generation_config.json").is_file()
-        return end_tokens(
-            self.tokenizer, GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
-        )
+        settings = GenerationConfig.from_pretrained(path) if has_settings else GenerationConfig()
+        return end_tokens(self.tokenizer, settings)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""

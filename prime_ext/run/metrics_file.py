@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import orjson
 from prime_ext.utils.files import write_text
 
 
-def metrics_path(loggers: Iterable[str], project_name: str, experiment_name: str) -> Path | None:
-    """Return where verl's `file` logger would write; None when it is not among the loggers."""
-    if "file" not in loggers:
+def metrics_path(trainer: Any) -> Path | None:
+    """Return where verl's `file` logger would write, from the section ``trainer``; None when it is not a logger."""
+    if "file" not in (trainer.get("logger") or ()):
         return None
     explicit = os.getenv("VERL_FILE_LOGGER_PATH")
     root = Path(os.getenv("VERL_FILE_LOGGER_ROOT", ".")).expanduser()
-    return Path(explicit) if explicit else root / project_name / f"{experiment_name}.jsonl"
+    return Path(explicit) if explicit else root / trainer.project_name / f"{trainer.experiment_name}.jsonl"
 
 
 def put_aside(path: Path) -> None:

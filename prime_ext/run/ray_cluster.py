@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from prime_ext.config.asynchronous import rollout_ranks
-from prime_ext.config.pspo_settings import SCORER_SECTION, scores_steps
+from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.utils.run_store import RunError
 
 # What recipes set after `ray start`. Not here: keys of web services, which ray.init would print, and what belongs to a
@@ -115,7 +115,7 @@ def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) ->
             f"{enough} of {len(cpus)} nodes have the {CPUS_PER_RANK * ranks} logical CPUs that verl reserves for the "
             f"{ranks} ranks of a node (trainer.n_gpus_per_node), and trainer.nnodes={wanted}; {more}"
         )
-    scorer = config.get(SCORER_SECTION) if scores_steps(config) else None
+    scorer = scorer_section(config)
     extra = float(scorer.actor.num_gpus) if scorer is not None and scorer.kind != "server" else 0.0
     if extra and sum(count >= ranks + extra for count in gpus) < wanted:
         raise RunError(

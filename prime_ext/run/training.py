@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from prime_ext.config.checks import SettingsError, Text, read
 from prime_ext.run.checkpoint import MARKER, latest, mark_complete
@@ -20,11 +20,7 @@ from prime_ext.utils.run_store import check_identity
 METRICS_FILE = "metrics.jsonl"
 Settings = TypeVar("Settings")
 # Files of data, one or a list; none for null.
-Paths = Annotated[
-    list[Text],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value or []),
-    Field(description="a path or a list of paths"),
-]
+Paths = Annotated[list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value or [])]
 
 
 def read_settings(kind: type[Settings], config: DictConfig) -> Settings:

@@ -25,9 +25,8 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
     as_policy = settings.reference == "policy" or prime.distils or prime.rewards_advantages
     temperature = rollout.temperature if as_policy else 1.0
     rows, folder = settings.mini_batch_size * rollout.n, Path(config.trainer.default_local_dir)
-    if isinstance(settings, TrainedPRMSettings):
-        return TrainedPRM(settings, prime, models, rows, temperature, end_token, folder)
-    return FrozenPRM(settings, prime, models, rows, temperature, end_token, folder)
+    kind = TrainedPRM if isinstance(settings, TrainedPRMSettings) else FrozenPRM
+    return kind(settings, prime, models, rows, temperature, end_token, folder)
 
 
 def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
@@ -41,9 +40,8 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
     engine = omega_conf_to_dataclass(section.engine)
     engine.forward_only = forward_only
     engine.use_dynamic_bsz = settings.use_dynamic_bsz
-    engine.micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
-    engine.infer_micro_batch_size_per_gpu = settings.infer_micro_batch_size_per_gpu
     engine.infer_max_token_len_per_gpu = forward_tokens(section) if settings.use_dynamic_bsz else None
     optimizer, checkpoint = omega_conf_to_dataclass(section.optim), omega_conf_to_dataclass(checkpoint)
     return _worker(model, engine, optimizer, checkpoint)

@@ -24,7 +24,7 @@ from prime_ext.algorithms.distillation import policy_relative_rewards
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
-from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings
+from prime_ext.config.settings import STEPS_PER_MEASUREMENT, PrimeSettings, PRMSettings, TrainedPRMSettings
 from prime_ext.prm import worker as fields
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
@@ -101,12 +101,6 @@ class Scoring:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def only_score(prm: "FrozenPRM", batch: PRMBatch) -> Scoring:
-    """``none``: nothing is learned."""
-    scores = prm.score(batch)
-    return Scoring(scores, before=scores)
-
-
 def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
     """``after``: the rewards are of a PRM that has not seen these outcomes."""
     before = prm.score(batch)
@@ -124,15 +118,16 @@ def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scori
 
 def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
     """``before``: the rewards are of a PRM that has seen these outcomes, PRIME's double forward."""
-    rewarded = prm.prime.rewards_tokens or not prm.prime.distils
+    distils = prm.prime.distils
     needed = measures or PRM_LOSSES[prm.settings.loss].needs_scores
     before = prm.score(batch) if needed else None
     # Scores of the training forward passes cost nothing more.
-    keeps_scores = before is None and (prm.prime.gate is not None or not rewarded)
+    keeps_scores = before is None and (prm.prime.gate is not None or distils)
     metrics = prm.update(batch, before, keeps_scores)
     if keeps_scores:
         before = prm.training_scores(batch)
-    if before is not None and not rewarded:
+    if before is not None and distils:
+        # Nobody reads rewards of tokens.
         return Scoring(before, before, None, metrics)
     after = prm.score(batch)
     return Scoring(after, before, after, metrics)
@@ -174,17 +169,6 @@ class FrozenPRM(Companion):
     def worker_options(self, group: str) -> dict[str, Any]:
         return {"role": "prm" if group == PRM_GROUP else "reference"}
 
-    @property
-    def loss(self) -> str:
-        """Name of the loss; of a model that is never trained any will do."""
-        return "ce"
-
-    def attach(self, actor_group: Any) -> None:
-        """Take the handles out of the policy's worker group and build the engines."""
-        super().attach(actor_group)
-        loss = PRMLoss(self.loss, self.settings.beta, self.reference_field)
-        self.groups[PRM_GROUP].set_loss_fn(loss)
-
     @cached_property
     def data_parallel_size(self) -> int:
         """Ranks over which rows are divided; every pass wants a multiple of them."""
@@ -205,7 +189,8 @@ class FrozenPRM(Companion):
         """Reference, then scores."""
         batch = self.batch_of(rollouts)
         self.write_reference(batch)
-        return self.scored(batch, only_score(self, batch))
+        scores = self.score(batch)
+        return self.scored(batch, Scoring(scores, before=scores))
 
     def batch_of(self, rollouts: Rollouts) -> PRMBatch:
         """Return the rows of a step alone."""
@@ -280,10 +265,11 @@ class TrainedPRM(FrozenPRM):
         trained = {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
-    @property
-    def loss(self) -> str:
-        """Name of the loss."""
-        return self.settings.loss
+    def attach(self, actor_group: Any) -> None:
+        """Take the handles out of the policy's worker group, build the engines, and give the PRM its loss."""
+        super().attach(actor_group)
+        loss = PRMLoss(self.settings.loss, self.settings.beta, self.reference_field)
+        self.groups[PRM_GROUP].set_loss_fn(loss)
 
     @cached_property
     def replay(self) -> PRMReplay | None:
@@ -309,7 +295,7 @@ class TrainedPRM(FrozenPRM):
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)
         settings, alone = self.settings, self.batch_of(rollouts)
-        measures = settings.accuracy_freq > 0 and rollouts.number % settings.accuracy_freq == 0
+        measures = rollouts.number % STEPS_PER_MEASUREMENT == 0
         self.write_reference(alone, as_update=settings.update_mode == "interleaved")
         with self._with_replay(alone) as batch:
             scored = self.scored(batch, ORDERS[settings.update_mode](self, batch, measures))

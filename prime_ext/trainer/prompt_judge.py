@@ -5,6 +5,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prime_ext.algorithms.prompt_filter import FAILED, KEPT, TOO_EASY, TOO_HARD, TRUNCATED, AccuracyBand
@@ -40,35 +41,28 @@ class _Rollout(NamedTuple):
     detail: str = ""
 
 
+@dataclass
 class PromptJudge:
     """Judges each prompt once, when all its rollouts have ended, and remembers the verdict until told to forget it.
 
-    Args:
+    Attributes:
         band: the filter.
         label_key: key of the reward's extra info that holds the accuracy of a rollout.
         verifier: what to do with rollouts that the verifier could not judge.
         max_response_length: tokens at which a response is cut off, unless the last one ends it; 0 for no limit.
         longest: tokens of prompt and response at which it is cut off, too.
         end_tokens: returns the tokens that end a response.
+        verdicts: by prompt.
     """
 
-    def __init__(
-        self,
-        band: AccuracyBand,
-        label_key: str,
-        verifier: VerifierSettings,
-        max_response_length: int = 0,
-        longest: float = math.inf,
-        end_tokens: Callable[[], Collection[int]] = tuple,
-    ):
-        self.band = band
-        self.max_response_length = max_response_length
-        self.longest = longest
-        self.end_tokens = end_tokens
-        self.label_key = label_key
-        self.verdicts: dict[str, str] = {}
-        self._rollouts: dict[str, list[_Rollout]] = {}
-        self._verifier = verifier
+    band: AccuracyBand
+    label_key: str
+    verifier: VerifierSettings
+    max_response_length: int = 0
+    longest: float = math.inf
+    end_tokens: Callable[[], Collection[int]] = tuple
+    verdicts: dict[str, str] = field(default_factory=dict)
+    _rollouts: dict[str, list[_Rollout]] = field(default_factory=dict)
 
     def judge(self, uids: Collection[str], partition_id: str, partition: dict[str, dict]) -> None:
         """Judge prompts whose rollouts have all ended; rollouts without a verdict leave the store and ``partition``.
@@ -104,12 +98,12 @@ class PromptJudge:
         failed = unscored or bool(info["grader_failure"])
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
         outcome, seconds = NOT_SCORED if unscored else str(info["verdict"]), float(info.get("verifier_seconds", 0.0))
-        if failed and self._verifier.on_failure == "stop":
+        if failed and self.verifier.on_failure == "stop":
             raise VerifierFailed(
                 f"the verifier could not judge rollout {key} ({outcome} after {seconds:.1f} s: {detail}); "
                 f"prime.verifier.on_failure is stop"
             )
-        counts = not failed or self._verifier.on_failure == "zero"
+        counts = not failed or self.verifier.on_failure == "zero"
         label = transfer.label_of(key, info, self.label_key) if counts else None
         return _Rollout(label, cut_off, outcome, failed, seconds, detail)
 
@@ -151,7 +145,7 @@ class PromptJudge:
         outcomes = Counter(rollout.outcome for rollout in judged)
         failure_rate = sum(rollout.failed for rollout in judged) / len(judged)
         if failure_rate > WARN_RATE:
-            logger.warning("%s; prime.verifier.on_failure=%s", self._failures(uids), self._verifier.on_failure)
+            logger.warning("%s; prime.verifier.on_failure=%s", self._failures(uids), self.verifier.on_failure)
         metrics.update({f"verifier/{outcome}": outcomes[str(outcome)] / len(judged) for outcome in Outcome})
         if outcomes[NOT_SCORED]:
             metrics[f"verifier/{NOT_SCORED}"] = outcomes[NOT_SCORED] / len(judged)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.config.settings import SettingsError
+from prime_ext.config.checks import SettingsError
 
 
 def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
         field = prompts.get(name)
         if isinstance(field, torch.Tensor):
             tensors[name] = {"dtype": str(field.dtype).removeprefix("torch."), "values": field.tolist()}
-        elif isinstance(field, NonTensorStack):
+        else:
             values[name] = field.tolist()
             if not _is_plain(values[name]):
                 said = reprlib.repr(values[name][0])
@@ -37,8 +37,6 @@ def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
                     f"data.train_files: {name} of a prompt holds {said}; checkpoints keep prompts as JSON, so a "
                     f"dataset may hold texts, numbers, lists and mappings with texts as keys"
                 )
-        else:
-            raise TypeError(f"field {name} of a prompt is a {type(field).__name__}, not one value per prompt")
     return {"tensors": tensors, "values": values}
 
 

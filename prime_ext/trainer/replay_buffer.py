@@ -8,8 +8,7 @@ So a run can be repeated and resumed exactly, and short responses have no advant
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import ne
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from transfer_queue import KVBatchMeta
@@ -120,7 +119,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             "prime/filter/refills": refills,
             "prime/filter/returned_to_queue": len(surplus),
         }
-        self._clear_groups(partition_id, {uid for uid in surplus if not self._freed_at_once(uid)})
+        self._clear_groups(partition_id, self.prompt_global_steps[partition_id].keys() & surplus)
         self.requeue(surplus)
         self.judge.forget(self._submitted)
         self._submitted.clear()
@@ -131,11 +130,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         finished = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - self.judge.verdicts.keys()
         if finished:
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
-            self._clear_groups(partition_id, {uid for uid in finished if self._freed_at_once(uid)})
-
-    def _freed_at_once(self, uid: str) -> bool:
-        """Whether nothing is left in the store of a prompt that was judged."""
-        return self.judge.verdicts.get(uid, KEPT) != KEPT
+            self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""
@@ -211,13 +206,13 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
-        """Return the next ``batch_size`` prompts that pass the filter, rows ordered by key, and their staleness."""
+        """Return the next ``batch_size`` prompts that pass the filter, rows ordered by key."""
         batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         if partition_id == "val":
             return batch, metrics
         self._kept_in_step += len({transfer.group_uid(key) for key in batch.keys})
         self._judged_since_batch.clear()
-        return _in_order(batch), {**metrics, **staleness_metrics(batch.tags, global_steps)}
+        return _in_order(batch), metrics
 
     def step_metrics(self) -> dict[str, float]:
         """What the filter did since the last call: once for a training step, however many batches it has."""
@@ -262,22 +257,3 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         orphans = [key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts]
         if orphans:
             transfer.clear(orphans, "train")
-
-
-def staleness_metrics(tags: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
-    """Staleness of a batch's first and last tokens, in weight updates of the rollout servers; empty if not known.
-
-    The servers hold version ``step - 1`` when step ``step`` (from 1) begins. A rollout whose first token was drawn by
-    version v has the staleness ``step - 1 - v``; it is partial when a later version finished it.
-    """
-    known = [tag for tag in tags if not transfer.is_padding(tag) and tag.get("min_global_steps") is not None]
-    if not known:
-        return {}
-    first = [step - 1 - int(tag["min_global_steps"]) for tag in known]
-    last = [step - 1 - int(tag["max_global_steps"]) for tag in known]
-    return {
-        "prime/staleness/mean": sum(first) / len(first),
-        "prime/staleness/max": max(first),
-        "prime/staleness/last_token/mean": sum(last) / len(last),
-        "prime/staleness/partial_fraction": sum(map(ne, first, last)) / len(known),
-    }

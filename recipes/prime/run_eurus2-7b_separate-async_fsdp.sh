@@ -9,7 +9,7 @@
 # paper does not have and which is ours: a batch may be a few versions old, which importance weights per token, truncated at
 # 2, correct; baselines and whitening see the 64 prompts of one update, and weights go to the servers after each step of 4.
 # N_GPUS GPUs on each of NNODES nodes train, ROLLOUT_GPUS on each of ROLLOUT_NODES generate. WARMUP_BATCHES batches are
-# generated ahead. prime/staleness/* says how old the data are. DRY_RUN=1 plans the GPUs that train, as if they also generated.
+# generated ahead. training/off_policy/* says how old the data are. DRY_RUN=1 plans the GPUs that train, as if they also generated.
 #
 # NEVER RUN ON A GPU: composed and checked by a test on the CPU, where SHRINK=1 runs it.
 set -euo pipefail

@@ -17,12 +17,13 @@ from verl.workers.config import FSDPOptimizerConfig
 
 import prime_ext.config
 from prime_ext.algorithms.chain_reward import ChainReward
+from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
 from prime_ext.config.pspo_settings import sections_of
 from prime_ext.config.reward_settings import chain_arguments
-from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
-from prime_ext.config.variant import VARIANTS, keys_of, variant_line
+from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings
+from prime_ext.config.variant import keys_of, variant_line
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
 from prime_ext.verl_adapter import trainers  # noqa: F401 (verl's table of trainers gets ours)
 
@@ -121,6 +122,8 @@ def test_overrides_win_over_the_variant_and_are_named():
         config = composed(*order)
         assert config.prime.process.discount == 0.5 and config.prm.loss == "dpo"
         assert variant_line(config) == "paper (changed: prime.process.discount=0.5, prm.loss=dpo)"
+    section = '{"coefficient": 1.0, "decay": 0.5, "fallback": false}'
+    assert variant_line(composed("variant=rloo", "prime/anchor=ema")) == f"rloo (changed: prime.anchor={section})"
     # A recipe names one, and who starts it may name another.
     assert variant_line(composed("variant=paper", "variant=guarded")) == "guarded"
 

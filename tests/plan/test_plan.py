@@ -205,15 +205,11 @@ def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(
     assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
-def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned, monkeypatch):
-    key = "trainer.v1.separate_async.hybrid_rollout.enable_switch"
-    separate = {"trainer.v1.trainer_mode": "prime_separate_async", key: False}
+def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned):
+    separate = {"trainer.v1.trainer_mode": "prime_separate_async"}
     separate |= {"actor_rollout_ref.rollout.nnodes": 1, "actor_rollout_ref.rollout.n_gpus_per_node": 1}
     assert "rollout" in planned(separate).phases
     assert "rollout" not in planned(separate | {"actor_rollout_ref.hybrid_engine": False}).phases
-    # The verl after 0.9.1 puts servers on the trainer's devices only to switch to them.
-    monkeypatch.setattr("prime_ext.config.asynchronous.version", lambda name: "0.9.2")
-    assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
 
 
 def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
@@ -288,31 +284,32 @@ def test_flops_in_closed_form(models):
 @pytest.mark.parametrize(
     "changes, expected",
     [
-        ({}, {"PRM": (0, 1), "PRM reference": (1, 0)}),
-        ({"prm.reference": "policy"}, {"PRM": (0, 1)}),
-        ({"prm.update_mode": "before"}, {"PRM": (1, 1), "PRM reference": (1, 0)}),
+        # Every tenth step measures the pair accuracy with one pass more.
+        ({}, {"PRM": (0.1, 1), "PRM reference": (1, 0)}),
+        ({"prm.reference": "policy"}, {"PRM": (0.1, 1)}),
+        ({"prm.update_mode": "before"}, {"PRM": (1.1, 1), "PRM reference": (1, 0)}),
         ({"prm.update_mode": "none"}, {"PRM": (1, 0), "PRM reference": (1, 0)}),
-        ({"prm.epochs": 2}, {"PRM": (0, 2), "PRM reference": (1, 0)}),
-        (ADAPTER, {"PRM": (1, 1)}),
-        ({"prm.accuracy_freq": 10}, {"PRM": (0.1, 1), "PRM reference": (1, 0)}),
+        ({"prm.epochs": 2}, {"PRM": (0.1, 2), "PRM reference": (1, 0)}),
+        (ADAPTER, {"PRM": (1.1, 1)}),
         # A pull over the vocabulary takes the place of the scoring pass.
-        (DISTILLED, {"PRM": (1, 1), "PRM reference": (1, 0)}),
+        (DISTILLED, {"PRM": (1.1, 1), "PRM reference": (1, 0)}),
     ],
 )
 def test_passes_of_the_prm_by_configuration(resolved, changes, expected):
     """Forward passes and training passes."""
-    engines = read_engines(resolved({"prm.accuracy_freq": 0} | changes), 1024)
+    engines = read_engines(resolved(changes), 1024)
     passes = {name: (engine.forwards, engine.updates) for name, engine in engines.items() if "PRM" in name}
     assert passes == expected
 
 
 def test_seconds_are_flops_over_peak_and_utilization(planned, models):
-    changes = {"prm.accuracy_freq": 0, "prm.reference": "policy"}
+    changes = {"prm.reference": "policy"}
     plan, half = planned(changes), planned(changes, mean_tokens=512)
     shape, tokens = read_shape("model", str(models["untied"])), 8 * 4 * 1024
     forward = 2 * shape.product_weights * tokens + 2 * LAYERS * WIDTH * 1024 * tokens
-    # Old log-probabilities, two updates of four forward passes each, and the share of the rollout and the rest.
-    wanted = forward * (1 + 4 + 4 + 4 * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
+    # Old log-probabilities, two updates of four forward passes each, a measurement of the PRM in every tenth step, and
+    # the share of the rollout and the rest.
+    wanted = forward * (1 + 4 + 4 + 0.1 + 4 * (281.7 + 91.1) / 156.6) / (312e12 * 0.25)
     assert plan.seconds["A100"] == pytest.approx(wanted)
     assert half.seconds["A100"] == pytest.approx(wanted / 2)
 

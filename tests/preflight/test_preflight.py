@@ -36,7 +36,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
-from prime_ext.train import metrics_of_another, preflight
+from prime_ext.train import metrics_of_another, prepare_start
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
@@ -325,6 +325,7 @@ REFUSED = [
     # asynchronous modes
     ("cpu", {**COLOCATE, "trainer.v1.sampler.max_off_policy_threshold": 0}, "max_off_policy_threshold must be"),
     ("cpu", {**SEPARATE, "data.train_batch_size": 24}, "data.train_batch_size=24 must be 16"),
+    ("cpu", {**SEPARATE, f"{ROLLOUT}.nnodes": 0}, "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
     ("pspo", SERVER, "step_scorer.address is not set"),
@@ -536,9 +537,11 @@ def test_code_rewards_need_a_sandbox(problems_of, tmp_path, monkeypatch):
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_that_does_not_compose_is_one_line():
-    config, (problem,) = preflight("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
-    assert config is None and "prime.filtre" in problem and "\n" not in problem
+def test_a_configuration_that_does_not_compose_is_one_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        prepare_start("prime_trainer_cpu", ["prime.filtre.lower=0.1"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("prime_ext: ")]
+    assert "prime.filtre" in line
 
 
 def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
@@ -598,12 +601,12 @@ SAID = {
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
-    "credits": (reward_settings.CREDITS, process_shaping.CREDITS),
-    "accumulations": (reward_settings.ACCUMULATIONS, accumulation.MODES),
+    "credits": (get_args(reward_settings.Credit), process_shaping.CREDITS),
+    "accumulations": (get_args(reward_settings.Accumulation), accumulation.MODES),
     "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
-    "single steps": (reward_settings.SINGLE_STEPS, chain_reward.SINGLE_STEPS),
-    "reward positions": (reward_settings.REWARD_POSITIONS, process_shaping.REWARD_POSITIONS),
-    "step scores": (reward_settings.STEP_SCORES, accumulation.STEP_SCORES),
+    "single steps": (get_args(reward_settings.SingleStep), chain_reward.SINGLE_STEPS),
+    "reward positions": (get_args(reward_settings.RewardPosition), process_shaping.REWARD_POSITIONS),
+    "step scores": (get_args(reward_settings.StepScore), accumulation.STEP_SCORES),
 }
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tiny_llama import save_llama
 
-from prime_ext.config.settings import PrimeSettings, PRMSettings, SettingsError
+from prime_ext.config.checks import SettingsError
+from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.trainer.build import build_prm

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pspo_rows import configuration
 
-from prime_ext.algorithms.accumulation import StepScore
+from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
-from prime_ext.config.reward_settings import ACCUMULATIONS, CREDITS, chain_arguments
+from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.reward.managers import ChainPricing, PricedChain
 
 SECTION = OmegaConf.to_container(configuration().pspo, resolve=True)
@@ -56,7 +56,7 @@ def through_the_implicit_pipeline(scores, settings):
     return shaping(reward_BT, mask_BT, step_spans(boundary_BT, mask_BT))[0][0]
 
 
-@pytest.mark.parametrize("mode", ["none", *ACCUMULATIONS])
+@pytest.mark.parametrize("mode", ["none", *MODES])
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
     for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), CREDITS):

@@ -32,7 +32,6 @@ def user_task(monkeypatch):
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     monkeypatch.setattr(sources, "TASKS", dict(sources.TASKS))
     module._verifiers.cache_clear()
-    module._prepare.cache_clear()
     register_task("shouting", Shouting)
     register_source("shouts/*", "shouting")
 

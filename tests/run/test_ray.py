@@ -79,7 +79,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "cpus"), [([], 3 * 8 + 1 + 8), (SEPARATE, 3 * 8 + 2 * 8 + 1 + 8)])
-def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, words, cpus):
+def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, capsys, words, cpus):
     config = composed(*NODE, *words)
     monkeypatch.setattr(os, "cpu_count", lambda: cpus - 1)
     (problem,) = check_ray(config)
@@ -87,7 +87,9 @@ def test_too_few_cpus_are_reported_before_ray_starts(monkeypatch, words, cpus):
     # It is among the checks of a run that is to start.
     for name in ("check_config", "check_files"):
         monkeypatch.setattr(f"prime_ext.preflight.check.{name}", lambda config: [])
-    assert train.preflight("prime_trainer", [*NODE, *words])[1] == [problem]
+    with pytest.raises(SystemExit, match="2"):
+        train.prepare_start("prime_trainer", [*NODE, *words])
+    assert capsys.readouterr().err.endswith(f"prime_ext: {problem}\n")
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     assert list(check_ray(config)) == []
     assert len(list(check_ray(composed(*NODE, "ray_kwargs.ray_init.num_cpus=8")))) == 1

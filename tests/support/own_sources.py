@@ -10,6 +10,6 @@ def own_sources(monkeypatch):
     from prime_ext.verifiers import sources
 
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    scoring._prepare.cache_clear()
+    scoring._verifiers.cache_clear()
     yield
-    scoring._prepare.cache_clear()
+    scoring._verifiers.cache_clear()

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from prime_ext.algorithms.prompt_filter import KEPT, AccuracyBand
 from prime_ext.config.settings import VerifierSettings
 from prime_ext.trainer.prompt_judge import PromptJudge, PromptsExhausted, VerifierFailed
-from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptFilterReplayBufferAsync, staleness_metrics
+from prime_ext.trainer.replay_buffer import PromptFilterReplayBuffer, PromptFilterReplayBufferAsync
 
 HALF_FAILED = [None, 1.0, 0.0]
 BAND = AccuracyBand(0.2, 0.8)
@@ -364,17 +364,3 @@ def test_rollouts_without_a_prompt_are_forgotten_after_a_resume(monkeypatch):
     rollouts.buffer.drop_orphans()
     assert set(rollouts.queue.tags["train"]) == {"0001", "0001_0_0", "0001_1_0"}
     assert rollouts.buffer.count_rollouts() == 2 and batch.keys == ["0000_0_0", "0000_1_0"]
-
-
-def test_staleness_counts_weight_updates_since_the_first_and_the_last_token():
-    def tag(first, last, **more):
-        return {"min_global_steps": first, "max_global_steps": last, **more}
-
-    tags = [tag(6, 6), tag(4, 6), tag(3, 4), tag(6, 6), tag(0, 0, is_padding=True), tag(None, None)]
-    assert staleness_metrics(tags, step=7) == {
-        "prime/staleness/mean": (0 + 2 + 3 + 0) / 4,
-        "prime/staleness/max": 3,
-        "prime/staleness/last_token/mean": (0 + 0 + 2 + 0) / 4,
-        "prime/staleness/partial_fraction": 0.5,
-    }
-    assert staleness_metrics([tag(None, None)], step=7) == {}

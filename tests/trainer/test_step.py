@@ -149,7 +149,7 @@ class Workers:
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
     """A PRM whose workers are these, with mini-batches of that many rows."""
     monkeypatch.setattr(implicit_prm.ray, "get", list)
-    prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "accuracy_freq": 0, "epochs": 1, "bias_lr": None}
+    prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "epochs": 1, "bias_lr": None}
     own = SimpleNamespace(**prm, reference=reference, replay=0)
     kind = FrozenPRM if mode == "none" else TrainedPRM
     monkeypatch.setattr(FrozenPRM, "noise", 0.0)

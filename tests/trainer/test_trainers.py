@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.algorithms.prm_accuracy import PairCount
-from prime_ext.config.settings import SettingsError
+from prime_ext.config.checks import SettingsError
 from prime_ext.trainer.prime_trainer import STATE_FILE
 from prime_ext.trainer.prompts import prompts_to_data
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync

@@ -13,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
 
+from prime_ext.algorithms.accumulation import MODES, STEP_SCORES
 from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.process_shaping import CREDITS, credit_rewards
+from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, credit_rewards
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import (
-    ACCUMULATIONS,
-    OUTCOME_ESTIMATORS,
-    PROCESS_ESTIMATORS,
-    REWARD_POSITIONS,
-    STEP_SCORES,
-    TURN_ESTIMATORS,
-    Normalization,
-)
+from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, TURN_ESTIMATORS, Normalization
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
@@ -104,7 +97,7 @@ def any_settings(rng, name):
             changes["process__step_score"] = rng.choice(STEP_SCORES)
             changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
             if rng.random() < 0.5:
-                changes["process__accumulation__mode"] = rng.choice(ACCUMULATIONS)
+                changes["process__accumulation__mode"] = rng.choice(list(MODES))
                 changes["process__accumulation__reward_position"] = rng.choice(REWARD_POSITIONS)
         try:
             return settings(**changes)
@@ -122,7 +115,7 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
             case = loaded(*stored(monkeypatch, masks, seed, garbage), options)
         outside_BT, reward_BT = ~case.rollouts.mask_BT.bool(), case.scored.reward_BT
         assert not reward_BT[outside_BT].any() and not case.rollouts.reward_BT[outside_BT].any()
-        for source in case.sources().by_name.values():
+        for source in case.sources().values():
             assert not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
         result = case.step()
         assert not result.advantage_BT[outside_BT].any() and not result.return_BT[outside_BT].any()
@@ -135,7 +128,7 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
     case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))
-    source = case.sources().by_name["process"]
+    source = case.sources()["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
         paid_S = credit_rewards(credit, score_1S, torch.ones_like(score_1S))[0]
@@ -153,7 +146,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     case = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
     expected = [[0, 0.5, 0, -1, 0, 0], [1, 0, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0], [0, 0.25, 0, 0, 0, 0]]
     assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
-    sources, result = case.sources().by_name, case.step()
+    sources, result = case.sources(), case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
