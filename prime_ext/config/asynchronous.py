@@ -2,8 +2,10 @@
 """Trainers and their asynchronous modes: names, sizes that depend on them, and what can be wrong."""
 
 from collections.abc import Iterable
+from importlib.metadata import version
 
 from omegaconf import DictConfig
+from packaging.version import Version
 
 # verl's modes; prime_ext's are called after that which they build on.
 VERL_MODES = ("sync", "colocate_async", "separate_async")
@@ -32,8 +34,15 @@ def rollout_ranks(config: DictConfig) -> int:
 
 
 def trainers_generate(config: DictConfig) -> bool:
-    """Return whether the trainer's devices have rollout servers, too: in the separate mode only a hybrid engine's."""
-    return base_mode(config) != "separate_async" or bool(config.actor_rollout_ref.get("hybrid_engine", True))
+    """Return whether rollout servers sit on the trainer's devices, too.
+
+    verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
+    """
+    if base_mode(config) != "separate_async":
+        return True
+    hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
+    switches = config.trainer.v1.separate_async.hybrid_rollout.enable_switch
+    return bool(hybrid and (switches or Version(version("verl")) <= Version("0.9.1")))
 
 
 def check_async(config: DictConfig) -> Iterable[str]:

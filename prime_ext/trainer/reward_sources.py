@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,27 @@ class NotFinite(RuntimeError):
     """NaN or infinity where the policy would be trained on it; the message is one line."""
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Reward sources by name, and what was measured on the way."""
+
+    by_name: dict[str, RewardSource]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """Advantages and returns ``(B, T)``, 0 outside the mask, and what was measured on the way."""
+
+    advantage_BT: torch.Tensor
+    return_BT: torch.Tensor
+    metrics: dict[str, float]
+
+
 def reward_sources(
     rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
-) -> tuple[dict[str, RewardSource], dict[str, float]]:
-    """Return reward sources by name, and metrics: outcome, process and turns, or one sum where one critic values two.
+) -> Sources:
+    """Outcome, process and turn rewards with their coefficients; one sum where one critic values the first two.
 
     The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is
     shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
@@ -65,7 +82,7 @@ def reward_sources(
             estimator=settings.turns.estimator,
             **common,
         )
-    return sources, metrics
+    return Sources(sources, metrics)
 
 
 def _outcome(
@@ -173,19 +190,16 @@ def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
     return metrics
 
 
-def combine(
-    sources: dict[str, RewardSource], rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None = None
-) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Estimate the advantage of each source, sum and whiten them. Returns advantages, returns and metrics.
+def combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None = None) -> Advantages:
+    """Estimate the advantage of each source, sum and whiten them.
 
-    Both are ``(B, T)`` and 0 outside the mask. Raises NotFinite where an advantage is NaN or infinite; the message
-    names ``prm_loss``.
+    Raises NotFinite where an advantage is NaN or infinite; the message names ``prm_loss``.
     """
     mask_BT, group_B, valid_BT = rollouts.mask_BT, rollouts.group_B, rollouts.mask_BT.bool()
-    advantage_BT, return_BT, per_source = combine_sources(sources, mask_BT, group_B, settings.whitening)
+    advantage_BT, return_BT, per_source = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)
     if settings.critic_sources and rollouts.value_BT is not None:
         # A_t + V_t of the source that the critic values, before its coefficient and whitening.
-        (valued,) = [source for source in sources.values() if source.estimator == "gae"]
+        (valued,) = [source for source in sources.by_name.values() if source.estimator == "gae"]
         value_BT = torch.where(valid_BT, rollouts.value_BT, rollouts.value_BT.new_zeros(()))
         return_BT = compute_advantage(valued, mask_BT, group_B) + value_BT
     if not advantage_BT[valid_BT].isfinite().all():
@@ -204,4 +218,4 @@ def combine(
     metrics["prime/rollouts_without_baseline"] = alone
     if alone:
         logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)
-    return advantage_BT, return_BT, metrics
+    return Advantages(advantage_BT, return_BT, metrics)

@@ -54,15 +54,15 @@ def prime_step(
         # How much the PRM counts: as much as it orders pairs on which it has not been trained.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
         # Outcome, process and turn rewards, each with its estimator and coefficient.
-        sources, of_sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
+        sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
         # A = sum over the sources of coefficient * (return - leave-one-out baseline), whitened over the batch's tokens.
-        advantage_BT, return_BT, of_advantages = combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
+        advantages = combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
         coefficients = kl_coefficients(weight, settings)
-    metrics = {**scored.metrics, **of_sources, **of_advantages}
+    metrics = {**scored.metrics, **sources.metrics, **advantages.metrics}
     metrics |= {f"prime/kl/{role}_coefficient": value for role, value in coefficients.items()}
     if gate is not None:
         metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}
-    return StepResult(advantage_BT, return_BT, coefficients, metrics, seconds)
+    return StepResult(advantages.advantage_BT, advantages.return_BT, coefficients, metrics, seconds)
 
 
 def kl_coefficients(weight: float, settings: PrimeSettings) -> dict[str, float]:

@@ -205,11 +205,15 @@ def test_the_rollout_engine_takes_its_share_of_the_device_and_sleeps_afterwards(
     assert peak(awake, "PRM") - peak(planned(), "PRM") == pytest.approx(sum(awake.rollout.values()))
 
 
-def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned):
-    separate = {"trainer.v1.trainer_mode": "prime_separate_async"}
+def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own(planned, monkeypatch):
+    key = "trainer.v1.separate_async.hybrid_rollout.enable_switch"
+    separate = {"trainer.v1.trainer_mode": "prime_separate_async", key: False}
     separate |= {"actor_rollout_ref.rollout.nnodes": 1, "actor_rollout_ref.rollout.n_gpus_per_node": 1}
     assert "rollout" in planned(separate).phases
     assert "rollout" not in planned(separate | {"actor_rollout_ref.hybrid_engine": False}).phases
+    # The verl after 0.9.1 puts servers on the trainer's devices only to switch to them.
+    monkeypatch.setattr("prime_ext.config.asynchronous.version", lambda name: "0.9.2")
+    assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
 
 
 def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):

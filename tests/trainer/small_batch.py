@@ -113,7 +113,7 @@ class Case:
 
     def sources(self):
         """The reward sources with an open gate."""
-        return reward_sources(self.rollouts, self.scored, 1.0, self.settings, 1.0, 1.0)[0]
+        return reward_sources(self.rollouts, self.scored, 1.0, self.settings, 1.0, 1.0)
 
     def step(self, gate=1.0, **options):
         """The step where the gate is that much open."""

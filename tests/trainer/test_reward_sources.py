@@ -65,7 +65,7 @@ def loaded(queue, **changes):
 
 def process_source(queue, **changes):
     case = loaded(queue, process__normalization="none", **changes)
-    return case, case.sources()["process"]
+    return case, case.sources().by_name["process"]
 
 
 # ---- from the PRM's scores to rewards ---------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
     torch.testing.assert_close(source.reward_BT, torch.where(rollouts.mask_BT.bool(), expected_BT, 0.0))
     torch.testing.assert_close(compute_advantage(source, rollouts.mask_BT, rollouts.group_B), source.reward_BT)
     divergence = loaded(queue, process__form="kl")
-    assert set(divergence.sources()) == {"outcome"}
+    assert set(divergence.sources().by_name) == {"outcome"}
 
 
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
@@ -92,7 +92,7 @@ def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     # a delimiter: in the text nothing is written before it, by token it is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
     assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], last]
-    reward_BT, r, metrics = case.scored.reward_BT, source.reward_BT, case.step().metrics
+    reward_BT, r, metrics = case.scored.reward_BT, source.reward_BT, case.sources().metrics
     assert float(r[0, 1]) == pytest.approx(float(reward_BT[0, :2].sum())) and float(r[0, 2]) == float(reward_BT[0, 2])
     torch.testing.assert_close(r.sum(-1), reward_BT.sum(-1))
     assert metrics["prime/steps/mean"] == pytest.approx((2 + 1 + 2 + 1 + sum(last)) / 5)
@@ -105,15 +105,16 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
 
     monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", never)
     case = loaded(queue, process__form="steps", steps={"pattern": "^x"})
-    assert torch.equal(case.sources()["process"].mask_BT, last_token_mask(case.rollouts.mask_BT))
-    assert case.step().metrics["prime/steps/timed_out"] == len(ROLLOUTS)
+    sources = case.sources()
+    assert torch.equal(sources.by_name["process"].mask_BT, last_token_mask(case.rollouts.mask_BT))
+    assert sources.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
     case, source = process_source(queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0)
     assert torch.equal(source.mask_BT, last_token_mask(case.rollouts.mask_BT))
     # beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7".
-    r, metrics = case.scored.reward_BT.tolist(), case.step().metrics
+    r, metrics = case.scored.reward_BT.tolist(), case.sources().metrics
     sums = [[r[0][0] + r[0][1], r[0][2]], [r[1][0] + r[1][1]], [r[2][0] + r[2][2], r[2][3]], [r[3][0]], [sum(r[4])]]
     means = [math.prod(1 / (1 + math.exp(-20 * one)) for one in steps) ** (1 / len(steps)) for steps in sums]
     # Two steps are worth .888150 of their geometric mean, one step nothing; padding has none.
@@ -248,7 +249,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
         [0.0] * 4,
     ]
     assert case.scored.steps.spans.count_B.tolist() == [2, 2, 2, 1, 1, 0, 0]
-    assert torch.equal(case.sources()["process"].reward_BT, case.scored.reward_BT)
+    assert torch.equal(case.sources().by_name["process"].reward_BT, case.scored.reward_BT)
     metrics = case.step().metrics
     assert metrics["prm/lowest_step_score"] == pytest.approx((0.5 + 0.125 + 0.25 + 0.375) / 4)
     assert metrics["prime/steps/max"] == 2 and "prm/absolute_accuracy/before_update" not in metrics

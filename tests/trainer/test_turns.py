@@ -115,7 +115,7 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
             case = loaded(*stored(monkeypatch, masks, seed, garbage), options)
         outside_BT, reward_BT = ~case.rollouts.mask_BT.bool(), case.scored.reward_BT
         assert not reward_BT[outside_BT].any() and not case.rollouts.reward_BT[outside_BT].any()
-        for source in case.sources().values():
+        for source in case.sources().by_name.values():
             assert not source.kept_reward()[outside_BT].any() and not source.mask_BT[outside_BT].any()
         result = case.step()
         assert not result.advantage_BT[outside_BT].any() and not result.return_BT[outside_BT].any()
@@ -128,7 +128,7 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
     case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))
-    source = case.sources()["process"]
+    source = case.sources().by_name["process"]
     for row, turns in enumerate([[(0, 1), (3,), (5,)], [(0,), (2,)], [(0, 1)], [(0,)], [(1,)], [(0,)]]):
         score_1S = torch.tensor([[sum(float(case.scored.reward_BT[row, t]) for t in turn) for turn in turns]])
         paid_S = credit_rewards(credit, score_1S, torch.ones_like(score_1S))[0]
@@ -146,7 +146,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     case = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(**PAYS))
     expected = [[0, 0.5, 0, -1, 0, 0], [1, 0, 2, 0, 0, 0], [0] * 6, [3, 0, 0, 0, 0, 0], [0, 0.25, 0, 0, 0, 0]]
     assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
-    sources, result = case.sources(), case.step()
+    sources, result = case.sources().by_name, case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
