@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from prime_ext.utils.report_page import one_line
 from prime_ext.utils.run_store import RunError
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-
-_LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,6 @@ def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
 
 class BackendError(RunError):
     """A backend cannot do what it should; the message is one line and says what would be right."""
-
-
-def one_line(text: str) -> str:
-    """Return the beginning of a text without line breaks."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
 
 def stream(

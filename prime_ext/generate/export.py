@@ -22,9 +22,10 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
-from prime_ext.generate.backend import BackendError, one_line
+from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, prm_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
+from prime_ext.utils.report_page import one_line
 from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"

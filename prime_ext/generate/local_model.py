@@ -11,10 +11,11 @@ from typing import Any
 import jinja2
 from cachetools import LRUCache
 
-from prime_ext.generate.backend import Backend, BackendError, Request, one_line
+from prime_ext.generate.backend import Backend, BackendError, Request
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.report_page import one_line
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")

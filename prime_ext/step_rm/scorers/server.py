@@ -12,7 +12,7 @@ from typing import Any
 import openai
 
 from prime_ext.config.step_scorer_settings import ServerSettings
-from prime_ext.generate.server import http_url, status_text
+from prime_ext.generate.server import status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, ScoringFailure, StepScorer, calibrated
@@ -34,7 +34,7 @@ class ClassifyScorer(StepScorer):
         from transformers import AutoTokenizer
 
         super().__init__()
-        base_url = http_url(address).rstrip("/").removesuffix(_PATH)
+        base_url = (address if "://" in address else f"http://{address}").rstrip("/").removesuffix(_PATH)
         self.url = base_url + _PATH
         self._description = description
         tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
