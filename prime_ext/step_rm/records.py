@@ -24,13 +24,12 @@ class LabelledStep:
     previous: tuple[str, ...]
     current: str
     label: int
-    step_index: int
     source: str
     split: str = ""
     group: str = ""
 
 
-_TYPES = {"previous": pa.list_(pa.string()), "label": pa.int8(), "step_index": pa.int32()}
+_TYPES = {"previous": pa.list_(pa.string()), "label": pa.int8()}
 SCHEMA = pa.schema({each.name: _TYPES.get(each.name, pa.string()) for each in fields(LabelledStep)})
 METADATA = b"prime_ext.step_rm"
 
