@@ -56,10 +56,6 @@ class ChainReward:
         """h(n) of a shape that does not read the accumulated score."""
         return self.factor(torch.zeros(count_B.shape, device=count_B.device), count_B)
 
-    def value(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """R of accumulated scores and numbers of steps, of any shape that broadcasts."""
-        return score**self.power * self.factor(score, steps)
-
     def factor(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
         """h(n, F), and 0 for chains that are too short; the shapes other than ``released`` do not read the score."""
         factor = SHAPES[self.shape](score, steps.to(score.dtype), **self.parameters)

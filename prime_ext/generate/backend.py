@@ -104,7 +104,7 @@ class Backend:
         raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        """Yield a response for every request, in any order; what fails is a response that says so."""
+        """Yield a response for every request that :meth:`check` passes, in any order; some may have failed."""
         raise NotImplementedError
 
     def close(self) -> None:
