@@ -119,7 +119,7 @@ class ClassifierScorer:
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``probability`` of each step."""
-        return [{"probability": values} for values in self.model.probabilities(batch)]
+        return [{"probability": values} for values in self.model.score_inputs(batch)]
 
 
 def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:
