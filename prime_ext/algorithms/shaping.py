@@ -22,15 +22,6 @@ def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> 
     return float(scale * ((shape - 1) / shape) ** (1 / shape))
 
 
-def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """The factor that makes the peak of the Weibull density 1: scale / shape * u^-u * e^u with u = (shape - 1) / shape.
-
-    10.7350476 by default. Only a shape above 1 has a peak.
-    """
-    power = (shape - 1) / shape
-    return float(scale / shape * power**-power * math.exp(power))
-
-
 def weibull(
     steps: torch.Tensor, shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE, constant: float | None = 10.735
 ) -> torch.Tensor:
@@ -38,11 +29,12 @@ def weibull(
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956. None: :func:`weibull_constant`, which makes it 1.
+        constant: C; the published one makes the peak .9999956. None: what makes it 1, 10.7350476 by default.
     """
     t = steps.double()
     if constant is None:
-        constant = weibull_constant(shape, scale)
+        power = (shape - 1) / shape
+        constant = scale / shape * power**-power * math.exp(power)
     ratio = t.clamp_min(0) / scale
     value = constant * shape / scale * torch.exp(torch.special.xlogy(shape - 1, ratio) - ratio**shape)
     return torch.where(t > 0, value, 0.0).to(_result_dtype(steps))

@@ -115,7 +115,8 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
     ) -> tuple[ToolResponse, float, dict]:
-        name, counts = tool_call.name, _counts(agent_data)
+        name = tool_call.name
+        counts = agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
         counts["calls"] += 1
         tool = agent_data._active_tools.get(name)
         call = super()._call_tool(tool_call, tools_kwargs, agent_data)
@@ -150,7 +151,3 @@ class BoundedToolAgentLoop(ToolAgentLoop):
             counts["cleaned"] += text != response.text
             response = response.model_copy(update={"text": text})
         return response, reward, info
-
-
-def _counts(agent_data: AgentData) -> dict[str, int]:
-    return agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))

@@ -16,7 +16,7 @@ from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
 from prime_ext.algorithms.returns import last_token_mask
-from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_constant, weibull_mode
+from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
 from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps, valid_ends
 from prime_ext.config.reward_settings import Credit, RewardPosition
 
@@ -209,9 +209,9 @@ def test_golden_weibull_to_six_digits_from_counts_of_any_dtype(dtype):
     assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def test_golden_mode_and_constant_of_the_weibull():
+def test_golden_mode_and_peak_of_the_weibull():
     assert weibull_mode() == pytest.approx(3.8459989, abs=5e-8)
-    assert weibull_constant() == pytest.approx(10.7350476, abs=5e-8)
+    assert float(weibull(one(weibull_mode()), constant=None)) == pytest.approx(1.0, abs=1e-14)
     # The published constant is rounded, and the published values with it.
     assert float(weibull(one(weibull_mode()))) == pytest.approx(0.9999956, abs=5e-8)
     assert float(weibull(one(4.0), constant=None)) == pytest.approx(0.999411, abs=SIX)
