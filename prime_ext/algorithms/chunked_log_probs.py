@@ -121,4 +121,5 @@ def chunked_log_probs_and_entropy(
         temperature: positive divisor of the logits.
         with_entropy: otherwise None in its place.
     """
-    return _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
+    log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
+    return log_prob_N, entropy_N
