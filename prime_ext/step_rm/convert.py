@@ -272,17 +272,14 @@ def main(words: Sequence[str] | None = None) -> int:
     inputs = read_inputs(options.files, counts)
     if not inputs:
         raise RunError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
-
-    def summary() -> dict[str, object]:
-        return {
-            "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
-            "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
-            "counts": dict(sorted(counts.items())),
-        }
-
-    # Counting ends with the last row that is written.
-    write_steps(options.output, split_inputs(inputs, options, counts), lambda: json.dumps(summary()))
-    print(json.dumps(summary(), indent=2))
+    steps = list(split_inputs(inputs, options, counts))
+    summary = {
+        "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
+        "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
+        "counts": dict(sorted(counts.items())),
+    }
+    write_steps(options.output, steps, json.dumps(summary))
+    print(json.dumps(summary, indent=2))
     return 0
 
 

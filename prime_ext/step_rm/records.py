@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled steps, and the parquet file that holds them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -34,12 +34,12 @@ SCHEMA = pa.schema({each.name: _TYPES.get(each.name, pa.string()) for each in fi
 METADATA = b"prime_ext.step_rm"
 
 
-def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable[[], str]) -> None:
-    """Write the file under a temporary name and rename it. ``description``, called last, is kept in its metadata."""
+def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
+    """Write the file, with the description in its metadata, under a temporary name and rename it."""
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         for part in batched(map(asdict, steps), ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(part, SCHEMA))
-        writer.add_key_value_metadata({METADATA: description().encode()})
+        writer.add_key_value_metadata({METADATA: description.encode()})
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
