@@ -57,7 +57,7 @@ def validation_metrics(
     if settings.by_step:
         prefixes = [prefix_values(q_T[None], torch.ones_like(q_T[None]), settings.beta)[0] for q_T in ratios]
         rows = zip(sequences, prefixes, strict=True)
-        ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends()]
+        ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends]
         if not ends:
             return {}
         score_N = torch.stack([score for score, _ in ends])

@@ -225,7 +225,7 @@ class OfflineTrainer:
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
     """Return the rows with a labeled step, and labels and weights of the steps at their last tokens."""
-    labeled = {row: ends for row, sequence in enumerate(sequences) if (ends := sequence.labeled_ends())}
+    labeled = {row: sequence.labeled_ends for row, sequence in enumerate(sequences) if sequence.labeled_ends}
     total = sum(map(len, labeled.values()))
     fields: dict[str, list[torch.Tensor]] = {STEP_LABEL: [], STEP_WEIGHT: []}
     for row, ends in labeled.items():
