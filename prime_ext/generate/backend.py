@@ -89,15 +89,9 @@ class Backend:
         """Return everything that responses depend on, such as model and revision, ready for JSON."""
         raise NotImplementedError
 
-    def problem(self, request: Request) -> str | None:
-        """Return in one line why a request cannot be answered, such as a prompt that is too long; None if it can."""
-        return None
-
     def check(self, requests: Sequence[Request]) -> None:
-        """Raise ``BackendError`` with the :meth:`problem` of the first request that has one."""
-        for request in requests:
-            if (problem := self.problem(request)) is not None:
-                raise BackendError(f"request {request.key}: {problem}")
+        """Raise ``BackendError`` for the first request that cannot be answered, such as a prompt that is too long."""
+        raise NotImplementedError
 
     def shown(self, request: Request) -> str:
         """Return exactly the text that the model sees. Raises ``BackendError`` if this backend cannot tell."""

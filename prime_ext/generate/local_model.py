@@ -142,7 +142,13 @@ class LocalBackend(Backend):
         starts = self.ids(request)[:1] == [self.tokenizer.bos_token_id] and first is not None
         return first + text if starts and not text.startswith(first) else text
 
+    def check(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if (problem := self.problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
+
     def problem(self, request: Request) -> str | None:
+        """Return in one line why a request cannot be answered, None if it can."""
         try:
             n_prompt = len(self.ids(request))
         except BackendError as error:
