@@ -30,10 +30,15 @@ SCORES = (0.6, 0.9)
 MOST_STEPS = 20
 
 
+def value_of(reward: ChainReward, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """R of accumulated scores and numbers of steps."""
+    return score**reward.power * reward.factor(score, steps)
+
+
 def factors(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[float]:
     """Reward of 1 .. ``most`` equal steps, over that of four."""
     steps = torch.arange(1, most + 1)
-    value = reward.value(torch.full((most,), score, dtype=torch.float64), steps)
+    value = value_of(reward, torch.full((most,), score, dtype=torch.float64), steps)
     return (value / value[3]).tolist()
 
 
@@ -43,12 +48,12 @@ def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
     The chain's F becomes (F^n p)^(1 / (n + 1)); with a shape h(n) and power 1, p is F (h(n) / h(n + 1))^(n + 1).
     """
     steps = torch.arange(2, most + 1, dtype=torch.float64)
-    before = reward.value(torch.full_like(steps, score), steps)
+    before = value_of(reward, torch.full_like(steps, score), steps)
 
     def pays(filler: torch.Tensor) -> torch.Tensor:
         longer = torch.exp((steps * math.log(score) + filler.log()) / (steps + 1))
         # A hair of tolerance: without a shape, equal chains must come out as equal.
-        return reward.value(longer, steps + 1) >= before * (1 - 1e-12)
+        return value_of(reward, longer, steps + 1) >= before * (1 - 1e-12)
 
     low, high = torch.zeros_like(steps), torch.ones_like(steps)
     possible = pays(high)

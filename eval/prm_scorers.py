@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from eval.prm_data import Response
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs
+from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -63,7 +63,9 @@ class LogProbModel:
             hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
             head_VH = self.model.get_output_embeddings().weight
-            log_prob_N = chunked_log_probs(hidden_NH, head_VH, target_N, chunk=self.chunk)
+            log_prob_N, _ = chunked_log_probs_and_entropy(
+                hidden_NH, head_VH, target_N, chunk=self.chunk, with_entropy=False
+            )
         else:
             logits_BTV = self.model(input_ids=id_BT, attention_mask=mask_BT).logits
             logits_NV = torch.cat([logits_BTV[row, place] for row, place in places]).float()
@@ -117,7 +119,7 @@ class ClassifierScorer:
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
         """``probability`` of each step."""
-        return [{"probability": values} for values in self.model.probabilities(batch)]
+        return [{"probability": values} for values in self.model.score_inputs(batch)]
 
 
 def step_scores(result: Row, kind: str, coefficient: float | None, with_reference: bool = True) -> list[float] | None:

@@ -114,10 +114,10 @@ def _add_task(page: Page, task: TaskRun) -> None:
     for kind, row in choose_examples(task).items():
         with page.details(f"A response that is {kind}"):
             page.code(show_prompt(row["prompt"]))
-            answer = "none" if row["extracted"] is None else one_line(row["extracted"])
+            answer = "none" if row["extracted"] is None else one_line(row["extracted"], 200)
             page.text(
                 f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-                f"Answer: {answer}. Gold: {one_line(row['gold'])}. {one_line(row['detail'], 400)}"
+                f"Answer: {answer}. Gold: {one_line(row['gold'], 200)}. {one_line(row['detail'], 400)}"
             )
             page.code(row["response"])
     with page.details("Settings and hashes"):

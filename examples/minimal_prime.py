@@ -28,11 +28,11 @@ import torch
 from pydantic import Field, FiniteFloat
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, logging
 
-from prime_ext.algorithms import advantage, distillation, implicit_reward, normalization, prm_losses
+from prime_ext.algorithms import advantage, distillation, implicit_reward, prm_losses
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import last_token_mask, normalize_by_batch_max
 from prime_ext.config.checks import SettingsError, read
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.tasks.last_digit_chain import error_probability
@@ -361,7 +361,7 @@ class Trainer:
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
         if scores and settings["prime.process.form"] == "sampled":
             reward_BT = implicit_reward.process_rewards(scores[0], settings["prm.beta"])
-            reward_BT, _ = normalization.normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
+            reward_BT, _ = normalize_by_batch_max(reward_BT, batch.mask_BT, discount=1.0)
             sources["process"] = RewardSource(reward_BT, batch.mask_BT, settings["prime.process.coefficient"] * gate)
         return advantage.combine_sources(sources, batch.mask_BT, batch.group_B)[0]
 

@@ -4,15 +4,13 @@
 Scores are ``(B, S)`` with the mask of steps; what stands outside of the mask is never read.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from prime_ext.algorithms.returns import kept, wide
-
-STEP_SCORES = ("none", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -26,26 +24,20 @@ class StepScore:
     * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.
 
     Attributes:
-        name: one of :data:`STEP_SCORES`.
+        name: one of the two.
         scale: factor before the sigmoid. With beta = 0.05 all scores are near 1/2; about 1 / std(x) separates them.
     """
 
-    name: str = "none"
+    name: Literal["none", "sigmoid"] = "none"
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 where there is no step.
-
-        Raises:
-            ValueError: unknown name; with a sigmoid, a sum that is not finite.
-        """
-        if self.name not in STEP_SCORES:
-            raise ValueError(f"step score {self.name!r} is not one of {', '.join(STEP_SCORES)}")
+        """Scores ``(B, S)``, 0 where there is no step. Raises ValueError: the sum below a sigmoid is not finite."""
         kept_BS = kept(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
         # The sigmoid of an infinite sum would be a score like any other.
-        _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
+        _refuse_infinite(kept_BS)
         return kept(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
 
 
@@ -63,20 +55,14 @@ def accumulate(
         step_score_BS: scores; >= 0 for ``geometric``.
         step_mask_BS: whether the row has that step; rows without any have the score 0.
         mode: one of :data:`MODES`.
-        first_weight: factor on the first score; the predecessor of PSPO-WRS takes 0.2.
+        first_weight: factor on the first score, above 0; the predecessor of PSPO-WRS takes 0.2.
 
     Raises:
-        ValueError: unknown mode, a weight not above 0, a score that is not finite, a negative one for ``geometric``.
+        ValueError: a score is not finite.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-    if not 0 < first_weight < math.inf:
-        raise ValueError(f"first_weight={first_weight!r} must be a number above 0")
     mask_BS = step_mask_BS.bool()
     score_BS = wide(step_score_BS)
-    _refuse(mask_BS & ~score_BS.isfinite(), score_BS, ", which is not finite")
-    if mode == "geometric":
-        _refuse(mask_BS & (score_BS < 0), score_BS, "; geometric needs scores of at least 0")
+    _refuse_infinite(kept(score_BS, mask_BS))
     if first_weight != 1.0:
         first_BS = mask_BS & (mask_BS.cumsum(-1) == 1)
         score_BS = torch.where(first_BS, first_weight * score_BS, score_BS)
@@ -85,11 +71,12 @@ def accumulate(
     return kept(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
 
 
-def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
-    """Raises ValueError that names the first of these scores, with its row and step."""
+def _refuse_infinite(score_BS: torch.Tensor) -> None:
+    bad_BS = ~score_BS.isfinite()
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
-        raise ValueError(f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}")
+        score = float(score_BS[row, step])
+        raise ValueError(f"step {step + 1} of row {row} has the score {score}, which is not finite")
 
 
 def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:

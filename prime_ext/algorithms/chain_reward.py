@@ -3,13 +3,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from prime_ext.algorithms.accumulation import accumulate
-from prime_ext.algorithms.shaping import SHAPES, SHAPES_OF_THE_SCORE
-
-SINGLE_STEPS = ("zero", "keep")
+from prime_ext.algorithms.shaping import SHAPES
 
 
 @dataclass(frozen=True)
@@ -39,52 +38,26 @@ class ChainReward:
     accumulation: str = "geometric"
     first_weight: float = 1.0
     power: float = 1.0
-    single_step: str = "zero"
+    single_step: Literal["zero", "keep"] = "zero"
     shape: str = "none"
     parameters: Mapping[str, float | None] = field(default_factory=dict)
 
     def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
         """The value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
 
-        Raises:
-            ValueError: see :func:`accumulate` and the shapes; a power other than 1 of a negative accumulated score.
+        Raises ValueError for scores that are not finite.
         """
         score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.first_weight)
         count_B = step_mask_BS.bool().sum(-1)
         factor_B = self.factor(score_B, count_B)
-        return ChainValue(count_B, score_B, factor_B, self._powered(score_B) * factor_B)
+        return ChainValue(count_B, score_B, factor_B, score_B**self.power * factor_B)
 
     def length_factor(self, count_B: torch.Tensor) -> torch.Tensor:
-        """h(n) where there is no accumulated score.
-
-        Raises:
-            ValueError: a shape that reads the score; otherwise as :meth:`factor`.
-        """
-        if self.shape in SHAPES_OF_THE_SCORE:
-            raise ValueError(f"the shape {self.shape!r} reads an accumulated score, and nothing is accumulated")
+        """h(n) of a shape that does not read the accumulated score."""
         return self.factor(torch.zeros(count_B.shape, device=count_B.device), count_B)
 
-    def value(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """R of accumulated scores and numbers of steps, of any shape that broadcasts."""
-        return self._powered(score) * self.factor(score, steps)
-
     def factor(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """h(n, F), and 0 for chains that are too short; the shapes other than ``released`` do not read the score.
-
-        Raises:
-            ValueError: unknown shape or rule, steps (or with ``released`` scores) that are not finite.
-        """
-        if self.shape not in SHAPES:
-            raise ValueError(f"shape {self.shape!r} is not one of {', '.join(SHAPES)}")
-        if self.single_step not in SINGLE_STEPS:
-            raise ValueError(f"single_step {self.single_step!r} is not one of {', '.join(SINGLE_STEPS)}")
+        """h(n, F), and 0 for chains that are too short; the shapes other than ``released`` do not read the score."""
         factor = SHAPES[self.shape](score, steps.to(score.dtype), **self.parameters)
         fewest = 2 if self.single_step == "zero" else 1
         return torch.where(steps >= fewest, factor, factor.new_zeros(()))
-
-    def _powered(self, score: torch.Tensor) -> torch.Tensor:
-        if self.power == 1.0:
-            return score
-        if bool((score < 0).any()):
-            raise ValueError(f"power={self.power:g} of a negative accumulated score, {float(score.min()):g}")
-        return score**self.power

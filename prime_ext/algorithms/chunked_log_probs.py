@@ -99,13 +99,6 @@ class _ChunkedLogProbs(torch.autograd.Function):
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
-def chunked_log_probs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, chunk: int = 256, temperature: float = 1.0
-) -> torch.Tensor:
-    """:func:`chunked_log_probs_and_entropy` without the entropy: the logits of one chunk are held instead of two."""
-    return chunked_log_probs_and_entropy(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy=False)[0]
-
-
 def chunked_log_probs_and_entropy(
     hidden_NH: torch.Tensor,
     weight_VH: torch.Tensor,
@@ -124,20 +117,9 @@ def chunked_log_probs_and_entropy(
         hidden_NH: last hidden states of the tokens, any floating dtype.
         weight_VH: output embedding.
         target_N: token ids, ``0 <= id < V``.
-        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes.
+        chunk: tokens whose logits are held at once; ``chunk * V * 4`` bytes, twice that with the entropy.
         temperature: positive divisor of the logits.
         with_entropy: otherwise None in its place.
-
-    Raises:
-        ValueError: shapes do not fit, or chunk or temperature is not positive.
     """
-    if hidden_NH.dim() != 2 or weight_VH.dim() != 2 or hidden_NH.shape[1] != weight_VH.shape[1]:
-        raise ValueError(
-            f"hidden {tuple(hidden_NH.shape)} and weight {tuple(weight_VH.shape)} must be (N, H) and (V, H)"
-        )
-    if target_N.shape != hidden_NH.shape[:1]:
-        raise ValueError(f"target {tuple(target_N.shape)} must have one id per row of hidden {tuple(hidden_NH.shape)}")
-    if chunk < 1 or not temperature > 0:
-        raise ValueError(f"chunk and temperature must be positive, got {chunk} and {temperature}")
     log_prob_N, entropy_N = _ChunkedLogProbs.apply(hidden_NH, weight_VH, target_N, chunk, temperature, with_entropy)
     return log_prob_N, entropy_N

@@ -104,8 +104,6 @@ def log_probs_and_reverse_kl(
         log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do not fit are a
         ValueError.
     """
-    if not target_logits:
-        raise ValueError("no targets were given")
     for target_logits_NV in target_logits:
         if target_logits_NV.shape != logits_NV.shape or token_N.shape != logits_NV.shape[:1]:
             raise ValueError(

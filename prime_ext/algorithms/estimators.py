@@ -12,6 +12,7 @@ the baseline.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -29,7 +30,7 @@ class RewardSource:
         mask_BT: tokens at which the source gives rewards.
         coefficient: weight in the sum of sources, applied before whitening.
         discount: of the return-to-go.
-        form: of the leave-one-out baseline of ``rloo``, ``released`` or ``paper``.
+        form: of the leave-one-out baseline of ``rloo``.
         estimator: a name in :data:`ESTIMATORS`.
         gae_lambda: lambda of ``gae``.
         value_BT: value of the state before each token, for ``gae`` and ``prm_value``.
@@ -40,7 +41,7 @@ class RewardSource:
     mask_BT: torch.Tensor
     coefficient: float = 1.0
     discount: float = 1.0
-    form: str = "released"
+    form: Literal["released", "paper"] = "released"
     estimator: str = "rloo"
     gae_lambda: float = 1.0
     value_BT: torch.Tensor | None = None
@@ -68,8 +69,6 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
 
     Both agree for a source with one reward per response, such as the outcome.
     """
-    if source.form not in ("released", "paper"):
-        raise ValueError(f"leave-one-out form must be 'released' or 'paper', got {source.form!r}")
     reward_BT, mean_B, groups = source.kept_reward(), source.mean_reward(), _groups(source, group_B)
     size_B = groups.size_B
     sum_B = groups.sum(mean_B)
@@ -120,7 +119,7 @@ def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     stop. Centering each turn's reward before the sum would charge "one more turn" with its mean reward
     (verl-project/verl#7244).
     """
-    assert source.turn_end_BT is not None  # checked by compute_advantage
+    assert source.turn_end_BT is not None
     spans = step_spans(source.turn_end_BT, response_mask_BT)
     return_BS = return_to_go(sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount)
     groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
@@ -142,7 +141,7 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
     delta_t = r_t + discount * V_{t+1} - V_t and A_t = delta_t + discount * gae_lambda * A_{t+1}, where t + 1 is the
     next valid token; after the last one V is 0. The critic's target is A_t + V_t.
     """
-    assert source.value_BT is not None  # checked by compute_advantage
+    assert source.value_BT is not None
     reward_BT = source.kept_reward()
     value_BT = kept(source.value_BT.to(reward_BT.dtype), response_mask_BT)
     next_BT = torch.nn.functional.pad(value_BT, (0, 1)).gather(1, following(response_mask_BT))
@@ -156,7 +155,7 @@ def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     v_t is ``source.value_BT``, see :func:`prime_ext.algorithms.implicit_reward.implicit_values`. In the paper's
     ablation it is weaker than process rewards as returns.
     """
-    assert source.value_BT is not None  # checked by compute_advantage
+    assert source.value_BT is not None
     return_BT = reinforce(source, response_mask_BT, group_B)
     return kept(return_BT - source.value_BT.to(return_BT.dtype), response_mask_BT)
 
@@ -180,19 +179,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "gae": gae,
     "prm_value": prm_value,
 }
-# Optional fields of RewardSource without which an estimator cannot work.
-NEEDED_FIELD = {"gae": "value_BT", "prm_value": "value_BT", "turn_rloo": "turn_end_BT"}
 
 
 def compute_advantage(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """Apply the source's estimator, ``(B, T)``; its coefficient and whitening come later.
-
-    Raises:
-        ValueError: the name is unknown, or a field that the estimator needs is missing.
-    """
-    name = source.estimator
-    if name not in ESTIMATORS:
-        raise ValueError(f"unknown advantage estimator {name!r}; known: {', '.join(sorted(ESTIMATORS))}")
-    if name in NEEDED_FIELD and getattr(source, NEEDED_FIELD[name]) is None:
-        raise ValueError(f"the advantage estimator {name!r} needs {NEEDED_FIELD[name]}, which was not given")
-    return ESTIMATORS[name](source, response_mask_BT, group_B)
+    """Apply the source's estimator, ``(B, T)``; its coefficient and whitening come later."""
+    return ESTIMATORS[source.estimator](source, response_mask_BT, group_B)

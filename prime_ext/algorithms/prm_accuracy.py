@@ -37,11 +37,6 @@ def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Ten
     return PairCount(float((weight_GNN * right_order_GNN).sum()), float(weight_GNN.sum()))
 
 
-def pair_accuracy(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Tensor) -> float | None:
-    """Share of the pairs that the score orders correctly, see :func:`count_pairs`; None without any pair."""
-    return count_pairs(score_B, label_B, group_B).accuracy
-
-
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:
     """Share of responses whose score is positive exactly when the outcome is above one half."""
     return float(((score_B > 0) == (label_B > 0.5)).float().mean())

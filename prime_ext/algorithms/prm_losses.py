@@ -192,12 +192,9 @@ class PRMLossFunction:
         """The fields of all rows of the global batch, from outcomes in [0, 1] and, if needed, log-ratios h before it.
 
         Raises:
-            ValueError: a label of a valid row is not in [0, 1], or a fraction where the loss takes none; scores that
-                it needs are missing or not finite.
+            ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
         """
         label_B = kept(label_B, valid_B)
-        if not ((label_B >= 0) & (label_B <= 1)).all():
-            raise ValueError(f"PRM loss {self.name!r}: labels must be in [0, 1], got {label_B.tolist()}")
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]
         if len(fraction_N) and not self.allows_soft_labels:
             raise ValueError(
@@ -206,8 +203,7 @@ class PRMLossFunction:
             )
         if not self.needs_scores:
             return self.rows(label_B, PromptGroups.of(group_B, valid_B))
-        if score_B is None:
-            raise ValueError(f"PRM loss {self.name!r} needs the summed log-ratios before the update (score_B)")
+        assert score_B is not None
         score_B = kept(score_B.detach(), valid_B)
         if not score_B.isfinite().all():
             raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")

@@ -6,40 +6,34 @@ Scores of steps are ``(B, S)``, with the mask of steps a prefix of the row (see 
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
 from prime_ext.algorithms.returns import kept, last_token_mask, wide
-from prime_ext.algorithms.steps import StepSpans, end_mask, place_at_ends, sum_over_steps
+from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
 
-CREDITS = ("sum", "min_form")
-REWARD_POSITIONS = ("last_token", "step_ends", "tokens")
+Credit = Literal["sum", "min_form"]
 
 
-def credit_rewards(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+def credit_rewards(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
     """Compute step rewards ``(B, S)``, 0 where there is no step.
 
     With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times :func:`softmin_weights`, so
     that a good step cannot make up for a bad one.
     """
     score_BS = kept(score_BS, step_mask_BS)
-    return score_BS if _is_sum(credit) else softmin_weights(score_BS, step_mask_BS) * score_BS
+    return score_BS if credit == "sum" else softmin_weights(score_BS, step_mask_BS) * score_BS
 
 
-def credit_shares(credit: str, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
+def credit_shares(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
     """Compute shares of the steps in one reward, ``(B, S)``: equal ones for ``sum``, the weights for ``min_form``."""
     mask_BS = step_mask_BS.bool()
-    if _is_sum(credit):
+    if credit == "sum":
         return mask_BS.to(score_BS.dtype) / mask_BS.sum(-1, keepdim=True).clamp_min(1)
     return softmin_weights(score_BS, mask_BS)
-
-
-def _is_sum(credit: str) -> bool:
-    if credit not in CREDITS:
-        raise ValueError(f"credit {credit!r} is not one of {', '.join(CREDITS)}")
-    return credit == "sum"
 
 
 def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
@@ -54,41 +48,35 @@ class ProcessShaping:
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
-        credit: one of :data:`CREDITS`.
+        credit: see :func:`credit_rewards`.
         score: how the sum over a step becomes its score.
         chain: one reward for all steps; with the accumulation ``none`` each step is paid for itself.
         reward_position: where the reward of a chain is paid; at step ends and tokens in shares that sum to it.
     """
 
-    granularity: str = "token"
-    credit: str = "sum"
+    granularity: Literal["token", "step", "turn", "response"] = "token"
+    credit: Credit = "sum"
     score: StepScore = field(default_factory=StepScore)
     chain: ChainReward = ChainReward(accumulation="none")
-    reward_position: str = "last_token"
+    reward_position: Literal["last_token", "step_ends", "tokens"] = "last_token"
 
     def __call__(
         self, reward_BT: torch.Tensor, mask_BT: torch.Tensor, spans: StepSpans | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute what is paid and the mask of where, ``(B, T)`` each, from the rewards r_t = beta * q_t of tokens.
 
-        Raises:
-            ValueError: unknown granularity, reward position or credit; steps or turns without spans; scores that
-                cannot be accumulated.
+        Steps and turns need ``spans``. Raises ValueError for scores that are not finite where they are accumulated.
         """
         last_BT = last_token_mask(mask_BT)
         if self.granularity == "token":
             return reward_BT, mask_BT
         if self.granularity == "response":
             return wide(kept(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(torch.float32), last_BT
-        if self.granularity not in ("step", "turn"):
-            raise ValueError(f"granularity {self.granularity!r} is not one of token, step, turn, response")
-        if spans is None:
-            raise ValueError(f"the granularity {self.granularity!r} needs the steps of the responses")
+        assert spans is not None
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)
-            return place_at_ends(pay_steps(score_BS, spans.mask_BS, self.chain, self.credit), spans), end_mask(spans)
-        if self.reward_position not in REWARD_POSITIONS:
-            raise ValueError(f"reward_position {self.reward_position!r} is not one of {', '.join(REWARD_POSITIONS)}")
+            paid_BT = place_at_ends(pay_steps(score_BS, spans.mask_BS, self.chain, self.credit), spans)
+            return paid_BT, place_at_ends(spans.mask_BS.float(), spans)
         where_BT = last_BT if self.reward_position == "last_token" else mask_BT
         share_BT = where_BT / where_BT.sum(-1, keepdim=True).clamp_min(1)
         return self.chain_value(reward_BT, spans).reward_B[:, None] * share_BT, where_BT
@@ -98,11 +86,11 @@ class ProcessShaping:
         return self.chain(self.score(sum_over_steps(reward_BT, spans), spans.mask_BS), spans.mask_BS)
 
 
-def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: str) -> torch.Tensor:
+def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit) -> torch.Tensor:
     """Compute what the end of each step is paid, ``(B, S)``, 0 where there is no step.
 
     With an accumulation its share of the chain's reward; otherwise what the credit makes of its score, times the length
-    factor of a shape. Raises ValueError for scores that cannot be accumulated and for an unknown credit.
+    factor of a shape. Raises ValueError for scores that are not finite where they are accumulated.
     """
     if chain.accumulation != "none":
         return chain(score_BS, step_mask_BS).reward_B[:, None] * credit_shares(credit, score_BS, step_mask_BS)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selections by masks, places of tokens, discounted returns and whitening."""
+"""Selections by masks, places of tokens, discounted returns, their normalization and whitening."""
 
 import torch
+
+# Rounding noise alone comes out of a normalization at a fifth of the size of a signal.
+NOISE_MARGIN = 5.0
 
 
 def last_token(mask_BT: torch.Tensor) -> torch.Tensor:
@@ -72,3 +75,14 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         variance = (centred_BT * centred_BT).sum() / (count - 1)
         centred_BT.mul_(torch.rsqrt(variance + 1e-8))
     return centred_BT
+
+
+def normalize_by_batch_max(
+    reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float, floor: torch.Tensor | float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide the rewards by the largest |return-to-go| of the global batch, at least ``floor``, and return both.
+
+    ``batch_norm`` in the code of PRIME, which takes the maximum per rank and so depends on the number of GPUs.
+    """
+    largest = return_to_go(reward_BT, mask_BT, discount).abs().max().clamp_min(floor)
+    return reward_BT / (largest + 1e-6), largest

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
 
-The rule for chains of one step is not part of a shape, see ``chain_reward.py``.
+The rule for chains of one step is not part of a shape, see ``chain_reward.py``. Shapes are computed in float64, which
+exponents of long chains need.
 """
 
 import math
@@ -16,23 +17,9 @@ WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
     """The number of steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
 
-    Raises ValueError for a scale not above 0, or a shape of at most 1, which has no peak.
+    Only a shape above 1 has a peak.
     """
-    if not (scale > 0 and 1 < shape < math.inf):
-        raise ValueError(
-            f"a Weibull with shape={shape!r} and scale={scale!r} has no peak; want shape > 1 and scale > 0"
-        )
     return float(scale * ((shape - 1) / shape) ** (1 / shape))
-
-
-def weibull_constant(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """The factor that makes the peak of the Weibull density 1: scale / shape * u^-u * e^u with u = (shape - 1) / shape.
-
-    10.7350476 by default. Raises ValueError as :func:`weibull_mode`.
-    """
-    weibull_mode(shape, scale)
-    power = (shape - 1) / shape
-    return float(scale / shape * power**-power * math.exp(power))
 
 
 def weibull(
@@ -42,16 +29,12 @@ def weibull(
 
     Args:
         steps: numbers of steps t, of any shape, whole or not.
-        constant: C; the published one makes the peak .9999956. None: :func:`weibull_constant`, which makes it 1.
-
-    Raises:
-        ValueError: parameters without a peak, a constant not above 0, steps that are not finite.
+        constant: C; the published one makes the peak .9999956. None: what makes it 1, 10.7350476 by default.
     """
-    t = _checked(steps)
+    t = steps.double()
     if constant is None:
-        constant = weibull_constant(shape, scale)
-    if not (constant > 0 and shape > 0 and scale > 0):
-        raise ValueError(f"shape={shape!r}, scale={scale!r} and constant={constant!r} of a Weibull must be above 0")
+        power = (shape - 1) / shape
+        constant = scale / shape * power**-power * math.exp(power)
     ratio = t.clamp_min(0) / scale
     value = constant * shape / scale * torch.exp(torch.special.xlogy(shape - 1, ratio) - ratio**shape)
     return torch.where(t > 0, value, 0.0).to(_result_dtype(steps))
@@ -60,12 +43,9 @@ def weibull(
 def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: float = 5.0) -> torch.Tensor:
     """area / (std sqrt(2 pi)) exp(-(t - mean)^2 / (2 std^2)): the shape of CN-PPO, the predecessor of PSPO-WRS.
 
-    With the published values the peak is .99736 at 4 steps. Raises ValueError for std or area not above 0, and for
-    steps that are not finite.
+    With the published values the peak is .99736 at 4 steps.
     """
-    t = _checked(steps)
-    if not (std > 0 and area > 0):
-        raise ValueError(f"std={std!r} and area={area!r} of a Gaussian must be above 0")
+    t = steps.double()
     peak = area / (std * math.sqrt(2 * math.pi))
     return (peak * torch.exp(-(((t - mean) / std) ** 2) / 2)).to(_result_dtype(steps))
 
@@ -80,30 +60,18 @@ def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     For every s > poor it grows with t without end: longer chains of the same quality are paid more. For t > peak it
     jumps at s = bad (by 1.10 at 5 steps, 4.85 at 20) and s = good (1.02, 1.47).
 
-    Scores s in [0, 1] and numbers of steps t broadcast. Raises ValueError where they are not finite, and for a value
-    above what the dtype holds (float32: some 900 steps).
+    Scores s in [0, 1] and numbers of steps t broadcast. Float32 holds the values of some 900 steps.
     """
     growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
     good, poor, bad = 0.88433, 0.21159, 0.2
-    t, s = torch.broadcast_tensors(_checked(steps), _checked(score, "scores"))
+    t, s = torch.broadcast_tensors(steps.double(), score.double())
     behind = slope * (t - peak)
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))
     gate = torch.sigmoid(steepness * (t - peak))
     late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(behind * rate))
     # The early branch is taken at the peak at the latest, so that its exponential cannot overflow for a late t.
     factor = torch.where(t <= peak, torch.exp(growth * t.clamp_max(peak)), late)
-    factor = torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))
-    if not factor.isfinite().all():
-        most = int(t[~factor.isfinite()].max())
-        raise ValueError(f"the released shape grows without end: {most} steps are above what {factor.dtype} holds")
-    return factor
-
-
-def _checked(value: torch.Tensor, what: str = "numbers of steps") -> torch.Tensor:
-    if not value.isfinite().all():
-        raise ValueError(f"{what} must be finite, got {value[~value.isfinite()].flatten()[0].item()}")
-    # One number per response: float64 costs nothing, and exponents of long chains need it.
-    return value.double()
+    return torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))
 
 
 def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
@@ -113,9 +81,8 @@ def _result_dtype(*inputs: torch.Tensor) -> torch.dtype:
 ShapeOfLength = Callable[[torch.Tensor], torch.Tensor]
 # What a score is multiplied by, from the score, the number of steps and the parameters of the shape.
 SHAPES: dict[str, Callable[..., torch.Tensor]] = {
-    "none": lambda score, steps: torch.ones_like(_checked(steps), dtype=_result_dtype(steps)),
+    "none": lambda score, steps: torch.ones_like(steps, dtype=_result_dtype(steps)),
     "weibull": lambda score, steps, **parameters: weibull(steps, **parameters),
     "gaussian": lambda score, steps, **parameters: gaussian(steps, **parameters),
     "released": released,
 }
-SHAPES_OF_THE_SCORE = ("released",)

@@ -71,8 +71,3 @@ def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     placed_BT = value_BS.new_zeros(len(value_BS), n_tokens + 1)
     column_BS = torch.where(spans.mask_BS, spans.end_BS, n_tokens)
     return placed_BT.scatter_(1, column_BS, value_BS)[:, :-1]
-
-
-def end_mask(spans: StepSpans) -> torch.Tensor:
-    """1.0 at the last token of each step: the source mask of step rewards, ``(B, T)`` float32."""
-    return place_at_ends(spans.mask_BS.float(), spans)

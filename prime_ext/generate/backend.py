@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from prime_ext.utils.report_page import one_line
 from prime_ext.utils.run_store import RunError
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-
-_LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,6 @@ class BackendError(RunError):
     """A backend cannot do what it should; the message is one line and says what would be right."""
 
 
-def one_line(text: str) -> str:
-    """Return the beginning of a text without line breaks."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
-
-
 def stream(
     portal: "BlockingPortal", work: Callable[[Callable[[Response], None]], Coroutine[Any, Any, None]]
 ) -> Iterator[Response]:
@@ -96,22 +89,16 @@ class Backend:
         """Return everything that responses depend on, such as model and revision, ready for JSON."""
         raise NotImplementedError
 
-    def problem(self, request: Request) -> str | None:
-        """Return in one line why a request cannot be answered, such as a prompt that is too long; None if it can."""
-        return None
-
     def check(self, requests: Sequence[Request]) -> None:
-        """Raise ``BackendError`` with the :meth:`problem` of the first request that has one."""
-        for request in requests:
-            if (problem := self.problem(request)) is not None:
-                raise BackendError(f"request {request.key}: {problem}")
+        """Raise ``BackendError`` for the first request that cannot be answered, such as a prompt that is too long."""
+        raise NotImplementedError
 
     def shown(self, request: Request) -> str:
         """Return exactly the text that the model sees. Raises ``BackendError`` if this backend cannot tell."""
         raise NotImplementedError
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        """Yield a response for every request, in any order; what fails is a response that says so."""
+        """Yield a response for every request that :meth:`check` passes, in any order; some may have failed."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -22,20 +22,20 @@ import torch
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
-from prime_ext.generate.backend import BackendError, one_line
+from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, prm_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
+from prime_ext.utils.report_page import one_line
 from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"
 LORA_META = "lora_train_meta.json"
 # What prime_ext/prm/bias.py saves in the folder of the weights.
 BIAS_FILE = "bias.json"
-ROLES = ("actor", "prm")
 _PEFT_PREFIX = "base_model.model."
 
 
-def find_checkpoint(folder: Path, role: str = ROLES[0]) -> Path | None:
+def find_checkpoint(folder: Path, role: str = "actor") -> Path | None:
     """Return the folder of a role's checkpoint, from that of a run, of a step, or of the checkpoint itself.
 
     None if it is not a checkpoint of verl. Raises ``BackendError``: there are several, none, or one of Megatron.
@@ -188,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint, of a global_step_N or of a run")
     parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="of a step or a run (default: actor)")
+    parser.add_argument("--role", choices=("actor", "prm"), default="actor", help="of a step or a run (default: actor)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: that of the checkpoint")
     arguments = parser.parse_args(words)
     if arguments.output.exists():

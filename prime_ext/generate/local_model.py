@@ -11,10 +11,11 @@ from typing import Any
 import jinja2
 from cachetools import LRUCache
 
-from prime_ext.generate.backend import Backend, BackendError, Request, one_line
+from prime_ext.generate.backend import Backend, BackendError, Request
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.report_page import one_line
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -141,7 +142,13 @@ class LocalBackend(Backend):
         starts = self.ids(request)[:1] == [self.tokenizer.bos_token_id] and first is not None
         return first + text if starts and not text.startswith(first) else text
 
+    def check(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if (problem := self.problem(request)) is not None:
+                raise BackendError(f"request {request.key}: {problem}")
+
     def problem(self, request: Request) -> str | None:
+        """Return in one line why a request cannot be answered, None if it can."""
         try:
             n_prompt = len(self.ids(request))
         except BackendError as error:

@@ -13,7 +13,8 @@ import anyio
 import openai
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, one_line, stream
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, stream
+from prime_ext.utils.report_page import one_line
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
@@ -77,9 +78,8 @@ class ServerBackend(Backend):
         return {"backend": "server", "model": str(self._served["id"]), **told}
 
     def check(self, requests: Sequence[Request]) -> None:
-        # Also without requests: whether there is such a server.
+        # The server judges requests itself; here only whether there is such a server.
         _ = self._served
-        super().check(requests)
 
     def shown(self, request: Request) -> str:
         if isinstance(request.prompt, str):
@@ -139,11 +139,6 @@ class ServerBackend(Backend):
 
 def status_text(error: openai.APIStatusError) -> str:
     return f"HTTP {error.status_code}: {error.response.text}"
-
-
-def http_url(address: str) -> str:
-    """Return ``host:port`` as a URL; a URL stays as it is."""
-    return address if "://" in address else f"http://{address}"
 
 
 def api_url(base_url: str) -> str:

@@ -78,6 +78,7 @@ async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
     return True
 
 
+@cache  # verl makes a loop for every trajectory, all with the same tokenizer
 def forged_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
     """Build the pattern of what the tokenizer would read as a special or added token; None if it has none."""
     tokens = {token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())}
@@ -98,9 +99,7 @@ def clean(text: str, tokens: re.Pattern[str] | None) -> str:
 
 
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# verl makes a loop for every trajectory; tools and tokenizer are the same for all.
-_forged_tokens = cache(forged_tokens)
-# By id, with the tool itself, because verl's function tools cannot be hashed.
+# Of all trajectories. By id, with the tool itself, because verl's function tools cannot be hashed.
 _threads: dict[int, tuple[Any, ToolThread]] = {}
 
 
@@ -115,7 +114,8 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: AgentData
     ) -> tuple[ToolResponse, float, dict]:
-        name, counts = tool_call.name, _counts(agent_data)
+        name = tool_call.name
+        counts = agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))
         counts["calls"] += 1
         tool = agent_data._active_tools.get(name)
         call = super()._call_tool(tool_call, tools_kwargs, agent_data)
@@ -146,11 +146,7 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     ) -> tuple[ToolResponse, float, dict]:
         response, reward, info = answer
         if response.text:
-            text = clean(response.text, _forged_tokens(self.tokenizer))
+            text = clean(response.text, forged_tokens(self.tokenizer))
             counts["cleaned"] += text != response.text
             response = response.model_copy(update={"text": text})
         return response, reward, info
-
-
-def _counts(agent_data: AgentData) -> dict[str, int]:
-    return agent_data.extra_fields.setdefault(FIELD, dict.fromkeys(COUNTED, 0))

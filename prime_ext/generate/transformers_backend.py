@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from prime_ext.generate.backend import BackendError, Request, Response, failed
+from prime_ext.generate.backend import BackendError, Request, Response
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens
 from prime_ext.generate.local_model import LocalBackend, loading
 
@@ -60,15 +60,9 @@ class TransformersBackend(LocalBackend):
         return super().problem(request)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
-        answerable: list[Request] = []
-        for request in requests:
-            if (problem := self.problem(request)) is not None:
-                yield failed(request, problem)
-            else:
-                answerable.append(request)
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
-        answerable.sort(key=lambda request: len(self.ids(request)), reverse=True)
-        asked = {self.generator.submit(self._asked(request)): request for request in answerable}
+        ordered = sorted(requests, key=lambda request: len(self.ids(request)), reverse=True)
+        asked = {self.generator.submit(self._asked(request)): request for request in ordered}
         try:
             while self.generator.has_work:
                 for ticket, output in self.generator.step().items():

@@ -89,8 +89,6 @@ class VLLMBackend(LocalBackend):
                 group.start_soon(self._answer, request, put)
 
     async def _answer(self, request: Request, put: Callable[[Response], None]) -> None:
-        if (problem := self.problem(request)) is not None:
-            return put(failed(request, problem))
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

@@ -18,27 +18,23 @@ from prime_ext.utils.text_tokens import TextEncoder, TextError
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One response as tokens: at least one, the index of each step's last one, and the labels of the steps."""
+    """One response as tokens, at least one; the index of the last one and the label of each step that has a label."""
 
     prompt: torch.Tensor
     response: torch.Tensor
-    step_ends: tuple[int, ...] = ()
-    step_labels: tuple[float | None, ...] = ()
+    labeled_ends: tuple[tuple[int, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.response)
-
-    def labeled_ends(self) -> list[tuple[int, float]]:
-        """Return the last token and the label of each step that has one."""
-        return [(end, y) for end, y in zip(self.step_ends, self.step_labels, strict=True) if y is not None]
 
 
 def encode(encoder: TextEncoder, prompt: list[int], example: Example, max_length: int) -> TokenRow:
     """Tokenize a response, cut at ``max_length``; steps that end after the cut lose their label."""
     ids, ends = encoder.response(example.text, example.char_ends)
     ids = ids[: max_length - len(prompt)]
-    labels = tuple(label if end < len(ids) else None for end, label in zip(ends, example.step_labels, strict=True))
-    return TokenRow(torch.tensor(prompt), torch.tensor(ids), tuple(min(end, len(ids) - 1) for end in ends), labels)
+    labels = zip(ends, example.step_labels, strict=True)
+    labeled = tuple((end, label) for end, label in labels if label is not None and end < len(ids))
+    return TokenRow(torch.tensor(prompt), torch.tensor(ids), labeled)
 
 
 def epoch_batches(n_groups: int, prompts_per_step: int, seed: int, epoch: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 
 from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
-from prime_ext.algorithms.prm_accuracy import absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
 from prime_ext.offline_prm.batches import TokenRow
 from prime_ext.offline_prm.settings import LossSettings
 from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
@@ -57,7 +57,7 @@ def validation_metrics(
     if settings.by_step:
         prefixes = [prefix_values(q_T[None], torch.ones_like(q_T[None]), settings.beta)[0] for q_T in ratios]
         rows = zip(sequences, prefixes, strict=True)
-        ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends()]
+        ends = [(score_T[end], label) for row, score_T in rows for end, label in row.labeled_ends]
         if not ends:
             return {}
         score_N = torch.stack([score for score, _ in ends])
@@ -66,7 +66,7 @@ def validation_metrics(
     else:
         sum_B = torch.stack([ratio.sum() for ratio in ratios])
         score_N, label_N = settings.beta * sum_B, label_B
-        unit, accuracy = "val/responses", pair_accuracy(sum_B, label_B, group_B)
+        unit, accuracy = "val/responses", count_pairs(sum_B, label_B, group_B).accuracy
     return {
         "val/cross_entropy": float(F.binary_cross_entropy_with_logits(score_N, label_N)),
         "val/accuracy": absolute_accuracy(score_N, label_N),

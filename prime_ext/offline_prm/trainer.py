@@ -15,7 +15,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
@@ -161,7 +161,7 @@ class OfflineTrainer:
         metrics["train/tokens"] = sum(map(len, sequences))
         if not self.settings.prm.by_step:
             sum_B = _ratio_sums(log_probs, fields[REFERENCE_LOG_PROBS])
-            accuracy = pair_accuracy(sum_B, label_B[kept], group_B[kept])
+            accuracy = count_pairs(sum_B, label_B[kept], group_B[kept]).accuracy
             if accuracy is not None:
                 metrics["train/pair_accuracy"] = accuracy
         metrics["train/seconds"] = time.perf_counter() - started
@@ -225,7 +225,7 @@ class OfflineTrainer:
 
 def _step_fields(sequences: list[TokenRow]) -> tuple[list[int], dict[str, list[torch.Tensor]]]:
     """Return the rows with a labeled step, and labels and weights of the steps at their last tokens."""
-    labeled = {row: ends for row, sequence in enumerate(sequences) if (ends := sequence.labeled_ends())}
+    labeled = {row: sequence.labeled_ends for row, sequence in enumerate(sequences) if sequence.labeled_ends}
     total = sum(map(len, labeled.values()))
     fields: dict[str, list[torch.Tensor]] = {STEP_LABEL: [], STEP_WEIGHT: []}
     for row, ends in labeled.items():

@@ -31,19 +31,17 @@ from prime_ext.utils.run_store import RunError, command
 # Share of the rows of a file that may be unreadable.
 MOST_MALFORMED = 0.1
 PSPO_SEPARATOR = re.compile(r"\s*</s>\s*<s>\s*")
-_PSPO_MARKER = re.compile(r"\s*(?:\[(\d{1,3})\]|(\d{1,3})\.)")
 SHEPHERD_TAG = "\u043a\u0438"
 _FIRST_STEP = re.compile(r"step\s*1\s*:", re.IGNORECASE)
 
 
 @dataclass
 class Context:
-    """State of a file whose rows are converted in their order: ``chain`` is PSPO's response from step ``offset`` on."""
+    """State of a file whose rows are converted in their order: ``chain`` has the steps of PSPO's response so far."""
 
     source: str
     counts: Counter[str]
     chain: tuple[str, ...] = ()
-    offset: int = 0
 
 
 Row = Mapping[str, Any]
@@ -82,15 +80,11 @@ def pspo(row: Row, context: Context) -> Steps:
         raise BadRow(f"sentence has {len(parts)} parts between </s><s>, some may be empty; one or two are right")
     *before, current = parts
     if not before:
-        context.chain, context.offset = (), 0
+        context.chain = ()
     elif context.chain[-1:] != parts[:1]:
         context.counts["pspo: response begins in the middle"] += 1
-        marker = _PSPO_MARKER.match(current)
-        # Without its beginning only the marker tells the place.
         context.chain = parts[:1]
-        context.offset = max(0, int(marker[1] or marker[2]) - 2) if marker else 0
-    index = context.offset + len(context.chain)
-    yield LabelledStep("", context.chain, current, int(label), index, context.source)
+    yield LabelledStep("", context.chain, current, int(label), context.source)
     context.chain = (*context.chain, current)
 
 
@@ -104,8 +98,8 @@ def prm800k(row: Row, context: Context) -> Steps:
         raise BadRow("question and label must be objects")
     problem = text(question.get("problem"), "question.problem")
     previous: tuple[str, ...] = ()
-    for index, step in enumerate(listed(label, "steps")):
-        name = f"step {index + 1}"
+    for number, step in enumerate(listed(label, "steps"), start=1):
+        name = f"step {number}"
         if not isinstance(step, Mapping):
             raise BadRow(f"{name} must be an object")
         completions = step.get("completions") or []
@@ -118,7 +112,7 @@ def prm800k(row: Row, context: Context) -> Steps:
                 context.counts["prm800k: flagged"] += 1
             else:
                 current = text(completion.get("text"), f"{name}: text")
-                yield LabelledStep(problem, previous, current, completion["rating"], index, context.source)
+                yield LabelledStep(problem, previous, current, completion["rating"], context.source)
         chosen, written = step.get("chosen_completion"), step.get("human_completion")
         if isinstance(chosen, int) and 0 <= chosen < len(completions):
             previous = (*previous, text(completions[chosen].get("text"), f"{name}: chosen text"))
@@ -173,7 +167,7 @@ def _chain(question: str, steps: list[Any], labels: list[int | None], context: C
     texts = tuple(text(step, f"step {number}") for number, step in enumerate(steps, start=1))
     for index, label in enumerate(labels):
         if label is not None:
-            yield LabelledStep(question, texts[:index], texts[index], label, index, context.source)
+            yield LabelledStep(question, texts[:index], texts[index], label, context.source)
 
 
 FORMATS: dict[str, Callable[[Row, Context], Steps]] = {
@@ -278,17 +272,14 @@ def main(words: Sequence[str] | None = None) -> int:
     inputs = read_inputs(options.files, counts)
     if not inputs:
         raise RunError(f"no labelled step in {', '.join(str(path) for _, path in options.files)}")
-
-    def summary() -> dict[str, object]:
-        return {
-            "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
-            "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
-            "counts": dict(sorted(counts.items())),
-        }
-
-    # Counting ends with the last row that is written.
-    write_steps(options.output, split_inputs(inputs, options, counts), lambda: json.dumps(summary()))
-    print(json.dumps(summary(), indent=2))
+    steps = list(split_inputs(inputs, options, counts))
+    summary = {
+        "files": [f"{name.replace('-', '_')}:{path.name}" for name, path in options.files],
+        "options": {key: getattr(options, key) for key in ("near_duplicates", "validation", "test", "seed")},
+        "counts": dict(sorted(counts.items())),
+    }
+    write_steps(options.output, steps, json.dumps(summary))
+    print(json.dumps(summary, indent=2))
     return 0
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labelled steps, and the parquet file that holds them."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.utils.files import atomic_path
-from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.rows import SourceError, batched, whole_rows
 
 ROWS_PER_WRITE = 20_000
 
@@ -25,24 +24,22 @@ class LabelledStep:
     previous: tuple[str, ...]
     current: str
     label: int
-    step_index: int
     source: str
     split: str = ""
     group: str = ""
 
 
-_TYPES = {"previous": pa.list_(pa.string()), "label": pa.int8(), "step_index": pa.int32()}
+_TYPES = {"previous": pa.list_(pa.string()), "label": pa.int8()}
 SCHEMA = pa.schema({each.name: _TYPES.get(each.name, pa.string()) for each in fields(LabelledStep)})
 METADATA = b"prime_ext.step_rm"
 
 
-def write_steps(path: Path, steps: Iterable[LabelledStep], description: Callable[[], str]) -> None:
-    """Write the file under a temporary name and rename it. ``description``, called last, is kept in its metadata."""
-    rows = map(asdict, steps)
+def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
+    """Write the file, with the description in its metadata, under a temporary name and rename it."""
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-        while part := list(itertools.islice(rows, ROWS_PER_WRITE)):
+        for part in batched(map(asdict, steps), ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(part, SCHEMA))
-        writer.add_key_value_metadata({METADATA: description().encode()})
+        writer.add_key_value_metadata({METADATA: description.encode()})
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:

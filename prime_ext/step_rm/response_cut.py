@@ -138,7 +138,7 @@ class ResponseCutter:
         text, settings = "".join(pieces), self._settings
         timed_out = False
         try:
-            spans = split_steps(text, settings.name, settings.pattern or settings.delimiters)  # type: ignore[arg-type]
+            spans = split_steps(text, settings.name, settings.pattern or settings.delimiters)
         except TimeoutError:
             spans, timed_out = [(0, len(text))], True
         return Cut(tuple(text[at:end] for at, end in spans), tuple(last_tokens(pieces, spans)), timed_out)

@@ -2,7 +2,6 @@
 """The training run: data and model, transformers' Trainer, then calibration, evaluation and export."""
 
 import functools
-import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from prime_ext.step_rm.scorers.local import check_fit, padded
 from prime_ext.step_rm.train_settings import ModelSettings, StepRMSettings
 from prime_ext.utils.files import digest_files, write_json
 from prime_ext.utils.hub import use_cache_without_hub
+from prime_ext.utils.rows import batched
 
 # Rows that are tokenized in one call.
 ROWS_AT_ONCE = 1024
@@ -64,7 +64,7 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Ro
     places: dict[str, str] = {}
     for path in paths:
         rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
-        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+        for part in batched(rows, ROWS_AT_ONCE):
             encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
             for (number, row), item in zip(part, encoded, strict=True):
                 if places.setdefault(row.group, row.split) != row.split:

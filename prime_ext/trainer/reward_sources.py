@@ -15,8 +15,8 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values
-from prime_ext.algorithms.normalization import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.process_shaping import ProcessShaping
+from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.steps import StepSpans
 from prime_ext.config.reward_settings import ScoredStepSettings, StepRewardSettings, chain_arguments
 from prime_ext.config.settings import PrimeSettings

@@ -38,7 +38,7 @@ def shorten(text: str, most: int) -> str:
     return f"{show_invisible(head)}\n[… {left_out:,} characters left out …]\n{show_invisible(tail)}"
 
 
-def one_line(text: str, most: int = _CELL) -> str:
+def one_line(text: str, most: int = 300) -> str:
     """Put a text on one line of at most ``most`` characters."""
     cut = len(text) > 4 * most
     line = " ".join(show_invisible(text[: 4 * most]).split())

@@ -40,8 +40,6 @@ class MultipleChoiceVerifier:
     """
 
     def __init__(self, names: Sequence[str] = (), n_options: int | None = None):
-        if names and n_options is not None and n_options != len(names):
-            raise ValueError(f"n_options={n_options} contradicts the {len(names)} names {list(names)}")
         self._names = {name.strip().lower(): number for number, name in enumerate(names, start=1)}
         self._n_options = len(names) if names else n_options
         alternatives = [*(re.escape(name) for name in sorted(self._names, key=len, reverse=True)), _NUMBER, _LETTER]

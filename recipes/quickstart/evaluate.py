@@ -20,7 +20,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
-from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 from prime_ext.generate.local_model import find_model
 from prime_ext.tasks import last_digit_chain as task
@@ -205,8 +205,8 @@ def score_response(
 
 def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | None:
     """Probability that a right one scores above a wrong one (ties count half); None if one of the two is missing."""
-    label_N = torch.tensor(right, dtype=torch.float64)
-    return pair_accuracy(torch.tensor(scores, dtype=torch.float64), label_N, torch.zeros(len(right), dtype=torch.long))
+    score_N, label_N = torch.tensor(scores, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
+    return count_pairs(score_N, label_N, torch.zeros(len(right), dtype=torch.long)).accuracy
 
 
 def step_statistics(responses: Sequence[ScoredResponse]) -> dict[str, Any]:

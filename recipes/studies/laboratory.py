@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer, logging
 
 from examples.minimal_prime import ChainTask, Rollouts, Scores, TextTask, Trainer, build_settings, write_start
-from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.config.checks import SettingsError
 from prime_ext.tasks.reasoning_gym import generate
 from prime_ext.utils.files import read_json, write_json
@@ -84,7 +84,7 @@ class StudyTrainer(Trainer):
         label_BT, is_result_BT = label_steps(self.task, batch)
         # The results of all steps as one group: the share of right ones that score above wrong ones.
         score_N, label_N = scores[0][is_result_BT], label_BT[is_result_BT]
-        auc = pair_accuracy(score_N, label_N, torch.zeros_like(label_N, dtype=torch.long))
+        auc = count_pairs(score_N, label_N, torch.zeros_like(label_N, dtype=torch.long)).accuracy
         if auc is not None:
             self.shares["step_auc"].append((auc, 1.0))
         return gate, scores

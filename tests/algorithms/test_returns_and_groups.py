@@ -13,11 +13,10 @@ from rollout_batches import NAN, batches, orders, to_go
 
 from prime_ext.algorithms.groups import PromptGroups
 from prime_ext.algorithms.implicit_reward import implicit_values, log_ratio, prefix_values, process_rewards
-from prime_ext.algorithms.normalization import normalize_by_batch_max
-from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, pair_accuracy
+from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prompt_filter import KEPT, TOO_EASY, TOO_HARD, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.returns import return_to_go, whiten
+from prime_ext.algorithms.returns import normalize_by_batch_max, return_to_go, whiten
 
 discounts = st.sampled_from([1.0, 0.99, 0.5])
 
@@ -197,7 +196,7 @@ def test_pair_accuracy_equals_a_loop_over_pairs_in_any_order(batch, seed):
     expected = pairs_by_loops(score_B.tolist(), batch.label_B.tolist(), batch.group_B.tolist())
     order = orders(batch, seed)
     for rows in (list(range(len(order))), order):
-        accuracy = pair_accuracy(score_B[rows], batch.label_B[rows], batch.group_B[rows])
+        accuracy = count_pairs(score_B[rows], batch.label_B[rows], batch.group_B[rows]).accuracy
         assert accuracy == (None if expected is None else pytest.approx(expected))
 
 

@@ -31,7 +31,7 @@ from eval.prm_metrics import (
     resampled_f1,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
-from prime_ext.algorithms.prm_accuracy import pair_accuracy
+from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
@@ -98,7 +98,7 @@ def test_pairwise_accuracy_is_that_of_training(problems):
     counts = [ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems]
     flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
     score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
-    expected, found = pair_accuracy(score, label, group), pairwise_accuracy(counts, 10, 0)
+    expected, found = count_pairs(score, label, group).accuracy, pairwise_accuracy(counts, 10, 0)
     assert (found is None) == (expected is None)
     if found is not None:
         assert found["value"] == pytest.approx(expected) and found["low"] <= found["high"]

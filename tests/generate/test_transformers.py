@@ -2,7 +2,6 @@
 """transformers as a backend, on tiny random models: what it shows, what it refuses, and that it agrees with others."""
 
 import random
-import re
 from dataclasses import replace
 
 import pytest
@@ -94,16 +93,13 @@ SYSTEM = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
         (STRICT, SYSTEM, Sampling(max_new_tokens=2), "the chat template of .* refuses the chat: no system role"),
     ],
 )
-def test_a_request_that_cannot_be_answered_is_refused_and_fails_alone(tmp_path, template, prompt, sampling, message):
+def test_a_request_that_cannot_be_answered_is_refused(tmp_path, template, prompt, sampling, message):
     path = save_llama(tmp_path / "m", max_positions=128, chat_template=template)
     backend = open_backend("transformers", str(path), device="cpu")
     bad, good = Request("bad", prompt, sampling), Request("good", "raw", Sampling(max_new_tokens=2))
     backend.check([good])
     with pytest.raises(BackendError, match=f"request bad: .*{message}"):
         backend.check([good, bad])
-    found = answers(backend, [bad, good])
-    assert (found["bad"].finish, found["good"].finish != "failed") == ("failed", True)
-    assert re.search(message, found["bad"].detail)
 
 
 def test_options_that_cannot_be_met_are_one_line(model_path):

@@ -8,7 +8,7 @@ import signal
 import pytest
 from tiny_llama import save_llama
 
-from prime_ext.generate.backend import Request, Sampling
+from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
 from prime_ext.generate.vllm_backend import sampling_arguments
 
@@ -44,10 +44,10 @@ def test_two_copies_agree_with_transformers_and_their_end_is_no_hang(tmp_path, m
         assert texts_of(backend, sampled[:3]) == {key: together[key] for key in ("s0", "s1", "s2")}
         assert len({together[request.key] for request in sampled}) > 1
         too_long = Request("long", "x" * 300, Sampling(max_new_tokens=4))
-        found = {response.key: response for response in backend.generate([too_long, chats[0]])}
-        assert found["long"].finish == "failed" and "do not fit" in found["long"].detail
-        (expected,) = local.generate([chats[0]])
-        assert found["c0"] == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
+        with pytest.raises(BackendError, match="do not fit"):
+            backend.check([too_long])
+        (found,), (expected,) = backend.generate([chats[0]]), local.generate([chats[0]])
+        assert found == expected and expected.prompt_tokens == len("[user] 0+0?\n[assistant] ")
         responses = []
         for response in backend.generate(chats * 4):
             if not responses:

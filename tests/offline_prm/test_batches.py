@@ -53,9 +53,9 @@ def test_ranks_share_the_rows_and_padding_weighs_nothing(n, ranks):
 def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
     example = Example("ab\n\ncd", None, "row 1", (2, 6), (1.0, 0.0))
     whole = encode(ENCODER, [5, 6], example, 20)
-    assert whole.step_ends == (1, 6) and whole.step_labels == (1.0, 0.0) and len(whole.response) == 7
+    assert whole.labeled_ends == ((1, 1.0), (6, 0.0)) and len(whole.response) == 7
     cut = encode(ENCODER, [5, 6], example, 6)
-    assert len(cut.response) == 4 and cut.step_labels == (1.0, None)
+    assert len(cut.response) == 4 and cut.labeled_ends == ((1, 1.0),)
 
 
 def test_prompts_without_room_for_a_response_are_dropped():

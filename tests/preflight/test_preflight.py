@@ -591,6 +591,10 @@ def test_a_module_of_the_users_that_cannot_be_loaded_and_a_name_that_is_taken(mo
 # ---- what settings say of algorithms -------------------------------------------------------------------------------
 
 
+def names_of(kind, field):
+    return get_args(kind.__annotations__[field])
+
+
 # What the settings say without torch, and what the algorithms say.
 SAID = {
     "losses": (settings.LOSSES, PRM_LOSSES),
@@ -601,12 +605,15 @@ SAID = {
     ),
     "estimators": ({*reward_settings.OUTCOME_ESTIMATORS, *reward_settings.PROCESS_ESTIMATORS}, ESTIMATORS),
     "splitters": (get_args(reward_settings.TextSplitter), SPLITTERS),
-    "credits": (get_args(reward_settings.Credit), process_shaping.CREDITS),
+    "credits": (get_args(reward_settings.Credit), get_args(process_shaping.Credit)),
     "accumulations": (get_args(reward_settings.Accumulation), accumulation.MODES),
     "shapes": (["none", "weibull", "gaussian", "released"], shaping.SHAPES),
-    "single steps": (get_args(reward_settings.SingleStep), chain_reward.SINGLE_STEPS),
-    "reward positions": (get_args(reward_settings.RewardPosition), process_shaping.REWARD_POSITIONS),
-    "step scores": (get_args(reward_settings.StepScore), accumulation.STEP_SCORES),
+    "single steps": (get_args(reward_settings.SingleStep), names_of(chain_reward.ChainReward, "single_step")),
+    "reward positions": (
+        get_args(reward_settings.RewardPosition),
+        names_of(process_shaping.ProcessShaping, "reward_position"),
+    ),
+    "step scores": (get_args(reward_settings.StepScore), names_of(accumulation.StepScore, "name")),
 }
 
 

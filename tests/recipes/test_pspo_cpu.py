@@ -195,7 +195,7 @@ def test_steps_and_scores_are_summarized_by_kind():
     assert described["histogram"] == {"1": 1, "3": 1, "10": 1} and described["mean"] == pytest.approx(14 / 3)
     assert described["long"] == pytest.approx(1 / 3)
     assert described["kinds"] == pytest.approx({"useful": 1.0, "superfluous": 10 / 3, "wrong": 1 / 3})
-    scores = [StepScores(tuple((1 - p, 0.0, p) for p in values)) for values in ((0.8, 0.2, 0.5), (0.9,), (0.5,) * 10)]
+    scores = [StepScores(values) for values in ((0.8, 0.2, 0.5), (0.9,), (0.5,) * 10)]
     described = measure.describe_scores(steps, scores)
     assert described["score"] == pytest.approx(((0.8 * 0.2 * 0.5) ** (1 / 3) + 0.9 + 0.5) / 3)
     assert described["score_by_kind"][USEFUL] == pytest.approx((0.8 + 0.5 + 0.9) / 3)

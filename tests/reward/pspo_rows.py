@@ -21,12 +21,12 @@ OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b
 
 
 def right(step, p=0.9):
-    """Probabilities of a step: right with p if its equations are, wrong with p if one is not, neutral without any."""
+    """Score of a step: p if its equations are right, (1 - p) / 2 if one is not, 0.1 without any."""
     found = EQUATION.findall(step)
     if not found:
-        return (0.1, 0.8, 0.1)
+        return 0.1
     holds = all(OPERATIONS[sign](int(a), int(b)) == int(c) for a, sign, b, c in found)
-    return ((1 - p) / 2, (1 - p) / 2, p) if holds else (p, (1 - p) / 2, (1 - p) / 2)
+    return p if holds else (1 - p) / 2
 
 
 class Calculator:
@@ -48,8 +48,7 @@ class Constant:
         self.p = p
 
     async def score(self, chain):
-        rest = (1 - self.p) / 2
-        return StepScores(tuple((rest, rest, self.p) for _ in chain.steps))
+        return StepScores((self.p,) * len(chain.steps))
 
 
 def composed(*overrides, name="pspo_trainer_cpu"):

@@ -3,6 +3,7 @@
 
 import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pspo_rows import configuration
 
 from prime_ext.algorithms.accumulation import MODES, StepScore
 from prime_ext.algorithms.chain_reward import ChainReward
-from prime_ext.algorithms.process_shaping import CREDITS, ProcessShaping
+from prime_ext.algorithms.process_shaping import Credit, ProcessShaping
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.pspo_settings import PSPOSettings
@@ -59,7 +60,7 @@ def through_the_implicit_pipeline(scores, settings):
 @pytest.mark.parametrize("mode", ["none", *MODES])
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
-    for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), CREDITS):
+    for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), get_args(Credit)):
         try:
             settings = settings_with(shape, credit, mode=mode, reward_position=place)
         except SettingsError:

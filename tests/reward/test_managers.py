@@ -168,7 +168,7 @@ def test_metrics_are_means_over_the_responses_that_have_a_value():
         reward(steps(9), manager(**judge), reward_model={"ground_truth": "x"})[1],
         reward("", manager(**judge))[1],
         reward(GOOD, manager(scorer=Same(ScoringFailure("no answer in 60 s"))))[1],
-        reward(GOOD, manager(scorer=Same(StepScores(((0.1, 0.1, 0.8),) * 3, contexts_cut=3, steps_cut=1))))[1],
+        reward(GOOD, manager(scorer=Same(StepScores((0.8,) * 3, contexts_cut=3, steps_cut=1))))[1],
     ]
     metrics = pspo_metrics(infos)
     assert (metrics["pspo/n_steps/mean"], metrics["pspo/n_steps/max"]) == (18 / 5, 9)

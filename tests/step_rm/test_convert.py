@@ -75,33 +75,33 @@ def convert(folder, name, rows, *words):
 
 
 def seen(steps):
-    """Text of question and previous steps, step, label and index."""
-    return ["|".join((s.question, *s.previous)) + f"> {s.current} {s.label} {s.step_index}" for s in steps]
+    """Text of question and previous steps, step and label."""
+    return ["|".join((s.question, *s.previous)) + f"> {s.current} {s.label}" for s in steps]
 
 
 EXPECTED = {
     "pspo": [
-        "> [1] . It says 3. 1 0",
-        "|[1] . It says 3.> [2] . So it is 4. 0 1",
-        "|[1] . It says 3.|[2] . So it is 4.> [3] . Option 1. -1 2",
-        "|1. Other response.> 2. Its second step. 1 1",
-        "|7. Middle of a third.> 8. Goes on. -1 7",
+        "> [1] . It says 3. 1",
+        "|[1] . It says 3.> [2] . So it is 4. 0",
+        "|[1] . It says 3.|[2] . So it is 4.> [3] . Option 1. -1",
+        "|1. Other response.> 2. Its second step. 1",
+        "|7. Middle of a third.> 8. Goes on. -1",
     ],
     "prm800k": [
-        "What is 2 + 3?> Add them. 1 0",
-        "What is 2 + 3?|Add them.> It is 6. -1 1",
-        "What is 2 + 3?|Add them.> Hmm. 0 1",
-        "What is 2 + 3?|Add them.|It is 5.> Done. 1 2",
+        "What is 2 + 3?> Add them. 1",
+        "What is 2 + 3?|Add them.> It is 6. -1",
+        "What is 2 + 3?|Add them.> Hmm. 0",
+        "What is 2 + 3?|Add them.|It is 5.> Done. 1",
     ],
     "math-shepherd": [
-        "How?> Step 1: a 1 0",
-        "How?|Step 1: a> Step 2: b -1 1",
-        "How?|Step 1: a|Step 2: b> Step 3: c 1 2",
-        "Mr. R is 5.> Step 1: He is 5. 1 0",
-        "Is it?> We add. 1 0",
-        "Is it?|We add.> We stop. -1 1",
+        "How?> Step 1: a 1",
+        "How?|Step 1: a> Step 2: b -1",
+        "How?|Step 1: a|Step 2: b> Step 3: c 1",
+        "Mr. R is 5.> Step 1: He is 5. 1",
+        "Is it?> We add. 1",
+        "Is it?|We add.> We stop. -1",
     ],
-    "chains": ["What is 3?> a 1 0", "What is 3?|a|b> c -1 2"],
+    "chains": ["What is 3?> a 1", "What is 3?|a|b> c -1"],
 }
 
 
@@ -192,8 +192,8 @@ def test_the_same_pair_without_a_question_is_in_one_split_only(tmp_path):
 def test_the_file_says_how_it_was_made_and_one_of_another_schema_is_refused(tmp_path):
     convert(tmp_path, "chains", GOOD["chains"], "--seed", 3)
     file = pq.ParquetFile(tmp_path / "steps.parquet")
-    types = {"previous": pa.list_(pa.string()), "label": pa.int8(), "step_index": pa.int32()}
-    names = ("question", "previous", "current", "label", "step_index", "source", "split", "group")
+    types = {"previous": pa.list_(pa.string()), "label": pa.int8()}
+    names = ("question", "previous", "current", "label", "source", "split", "group")
     assert file.schema_arrow.remove_metadata() == pa.schema({name: types.get(name, pa.string()) for name in names})
     description = json.loads(file.metadata.metadata[METADATA])
     assert description["options"]["seed"] == 3 and description["counts"]["label 1"] == 1

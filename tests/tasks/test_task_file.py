@@ -102,7 +102,7 @@ def _changed(path, value, name):
         ("awpnli", "source/local", {"dev": "x.csv"}, "source.local has the key 'dev'; a key must match pattern '^(all"),
         ("awpnli", "source/local", {"all": "/data/x.csv"}, "source.local.all.0 must be a path below the data folder"),
         ("aime2024", "source/where", {"url": "("}, "source.where.url must be a valid regular expression"),
-        ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be one of answer_is, boxed, gsm8k, lenient"),
+        ("minerva_math", "gold/0/extract", "box", "gold.0.extract must be 'boxed', 'gsm8k', 'answer_is' or 'lenient'"),
         ("math500", "groups/level/pattern", "x", "groups.level.pattern must have one group in round brackets"),
         # Keys that contradict each other.
         ("awpnli", "name", "other", "name must be that of the file, 'mine', got 'other'"),

@@ -15,9 +15,8 @@ from transfer_queue import KVBatchMeta
 
 from prime_ext.algorithms.advantage import outcome_source
 from prime_ext.algorithms.estimators import compute_advantage
-from prime_ext.algorithms.normalization import NOISE_MARGIN
 from prime_ext.algorithms.prm_accuracy import count_pairs
-from prime_ext.algorithms.returns import last_token_mask, return_to_go
+from prime_ext.algorithms.returns import NOISE_MARGIN, last_token_mask, return_to_go
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import ResponseCutter

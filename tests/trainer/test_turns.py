@@ -13,11 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_batch import NAN, SHAPINGS, Case, batch_of, scored_as, settings
 
-from prime_ext.algorithms.accumulation import MODES, STEP_SCORES
+from prime_ext.algorithms.accumulation import MODES
 from prime_ext.algorithms.estimators import ESTIMATORS
-from prime_ext.algorithms.process_shaping import CREDITS, REWARD_POSITIONS, credit_rewards
+from prime_ext.algorithms.process_shaping import credit_rewards
 from prime_ext.config.checks import SettingsError
-from prime_ext.config.reward_settings import OUTCOME_ESTIMATORS, PROCESS_ESTIMATORS, TURN_ESTIMATORS, Normalization
+from prime_ext.config.reward_settings import (
+    OUTCOME_ESTIMATORS,
+    PROCESS_ESTIMATORS,
+    TURN_ESTIMATORS,
+    Credit,
+    Normalization,
+    RewardPosition,
+    StepScore,
+)
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
@@ -93,12 +101,12 @@ def any_settings(rng, name):
             changes["process__target"] = rng.choice(["reference", "policy"])
         else:
             changes["process__granularity"] = rng.choice(["step", "turn", "response"])
-            changes["process__credit"] = rng.choice(CREDITS)
-            changes["process__step_score"] = rng.choice(STEP_SCORES)
+            changes["process__credit"] = rng.choice(get_args(Credit))
+            changes["process__step_score"] = rng.choice(get_args(StepScore))
             changes["process__shaping"] = rng.choice([None, *SHAPINGS.values()])
             if rng.random() < 0.5:
                 changes["process__accumulation__mode"] = rng.choice(list(MODES))
-                changes["process__accumulation__reward_position"] = rng.choice(REWARD_POSITIONS)
+                changes["process__accumulation__reward_position"] = rng.choice(get_args(RewardPosition))
         try:
             return settings(**changes)
         except SettingsError:
@@ -124,7 +132,7 @@ def test_nothing_of_tokens_that_are_not_the_policys_reaches_a_reward_or_an_advan
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("credit", CREDITS)
+@pytest.mark.parametrize("credit", get_args(Credit))
 def test_turns_are_the_steps_of_the_granularity_turn(monkeypatch, credit):
     changes = {"process__form": "steps", "process__granularity": "turn", "process__credit": credit}
     case = loaded(*stored(monkeypatch, MASKS), settings(**changes, process__normalization="none"))

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, Reading, StepScorer, calibrated
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrated
 
 T = TypeVar("T", bound=Sized)
 # Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the processor's caches.
@@ -98,8 +98,8 @@ class StepModel(ABC):
         """Return the inputs of each response."""
 
     @abstractmethod
-    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        """Return the probabilities of the steps of each input. Raises ``StepRMError``: they are not finite."""
+    def score_inputs(self, batch: Sequence[Any]) -> list[list[float]]:
+        """Return the scores of the steps of each input. Raises ``StepRMError``: they are not finite."""
 
 
 class StepClassifier(StepModel):
@@ -126,7 +126,7 @@ class StepClassifier(StepModel):
         return [*self.encoder.encode_chains([(chain.question, chain.steps) for chain in chains])]
 
     @torch.inference_mode()
-    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
+    def score_inputs(self, batch: Sequence[Input]) -> list[list[float]]:
         order, temperature = self.description.labels, self.description.temperature
         rows = self._logits(batch).float().softmax(-1).tolist()
         return [[calibrated(row, order, temperature, self.where)] for row in rows]

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from prime_ext.step_rm.description import Input
-from prime_ext.step_rm.labels import LABELS, StepRMError
+from prime_ext.step_rm.labels import StepRMError
 
-# Inputs whose probabilities a scorer remembers.
+# Inputs whose scores a scorer remembers.
 CACHE_SIZE = 100_000
-# Of wrong, neutral and right (-1, 0, 1).
-Probabilities = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -31,16 +29,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepScores:
-    """Probabilities of each step of a response, and how many steps lost tokens of their context, or of their own."""
+    """Score of each step of a response, and how many steps lost tokens of their context, or of their own.
 
-    probabilities: tuple[Probabilities, ...]
+    A score is the probability of the label 1, as in PSPO (arXiv 2411.11681).
+    """
+
+    scores: tuple[float, ...]
     contexts_cut: int = 0
     steps_cut: int = 0
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """Probability of the label 1 of each step: the step score of PSPO (arXiv 2411.11681)."""
-        return tuple(row[2] for row in self.probabilities)
 
 
 @dataclass(frozen=True)
@@ -53,15 +49,15 @@ class ScoringFailure:
 Outcome = StepScores | ScoringFailure
 # The inputs of a response, each of a step or of all steps; or why it cannot be read.
 Reading = list[Input] | ScoringFailure
-# Probabilities of the steps of an input, or why there are none.
-Known = dict[Input, list[Probabilities] | ScoringFailure]
+# Scores of the steps of an input, or why there are none.
+Known = dict[Input, list[float] | ScoringFailure]
 
 
 class StepScorer(ABC):
-    """Score responses; calls may overlap. The probabilities of the last :data:`CACHE_SIZE` inputs are remembered."""
+    """Score responses; calls may overlap. The scores of the last :data:`CACHE_SIZE` inputs are remembered."""
 
     def __init__(self) -> None:
-        self._cache: LRUCache[Input, list[Probabilities]] = LRUCache(CACHE_SIZE)
+        self._cache: LRUCache[Input, list[float]] = LRUCache(CACHE_SIZE)
 
     @abstractmethod
     async def score(self, chains: Sequence[Chain]) -> list[Outcome]:
@@ -80,7 +76,7 @@ class StepScorer(ABC):
 
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
         """Return the outcome of each response, and remember the scores of all inputs, but no failures."""
-        self._cache.update({item: rows for item, rows in known.items() if isinstance(rows, list)})
+        self._cache.update({item: scores for item, scores in known.items() if isinstance(scores, list)})
         return [outcome_of(inputs, known) for inputs in read]
 
 
@@ -88,17 +84,17 @@ def outcome_of(inputs: Reading, known: Known) -> Outcome:
     """Return what is known of a response, which fails with any of its inputs."""
     if isinstance(inputs, ScoringFailure):
         return inputs
-    rows: list[Probabilities] = []
+    scores: list[float] = []
     for item in inputs:
         scored = known[item]
         if isinstance(scored, ScoringFailure):
             return scored
-        rows += scored
-    return StepScores(tuple(rows), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
+        scores += scored
+    return StepScores(tuple(scores), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
 
 
-def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> Probabilities:
-    """Check a model's probabilities, sort them by label, and apply its temperature.
+def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> float:
+    """Check a model's probabilities, apply its temperature, and return that of the label 1.
 
     Logits over T have the softmax p^(1/T), normalized. ``order`` has the label of each class. Raises ``StepRMError``,
     which names model or server by ``where``, unless these are three finite probabilities.
@@ -112,5 +108,4 @@ def calibrated(values: Sequence[float], order: Sequence[int], temperature: float
     if temperature != 1:
         largest = max(values)
         values = [(value / largest) ** (1 / temperature) for value in values]
-    negative, neutral, positive = (values[order.index(label)] / sum(values) for label in LABELS)
-    return negative, neutral, positive
+    return values[order.index(1)] / sum(values)

@@ -12,10 +12,10 @@ from typing import Any
 import openai
 
 from prime_ext.config.step_scorer_settings import ServerSettings
-from prime_ext.generate.server import http_url, status_text
+from prime_ext.generate.server import status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, label_of
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Probabilities, ScoringFailure, StepScorer, calibrated
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer, calibrated
 
 _PATH = "/classify"
 # Steps of a request.
@@ -34,7 +34,7 @@ class ClassifyScorer(StepScorer):
         from transformers import AutoTokenizer
 
         super().__init__()
-        base_url = http_url(address).rstrip("/").removesuffix(_PATH)
+        base_url = (address if "://" in address else f"http://{address}").rstrip("/").removesuffix(_PATH)
         self.url = base_url + _PATH
         self._description = description
         tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
@@ -65,8 +65,8 @@ class ClassifyScorer(StepScorer):
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, batch: Sequence[Input]) -> list[list[Probabilities]] | ScoringFailure:
-        """Return the probabilities of the step of each input, or why all attempts failed. Raises ``StepRMError``."""
+    async def _ask(self, batch: Sequence[Input]) -> list[list[float]] | ScoringFailure:
+        """Return the score of the step of each input, or why all attempts failed. Raises ``StepRMError``."""
         body = {"input": [list(item.ids) for item in batch], "use_activation": True}
         try:
             async with self._slots:
@@ -88,17 +88,17 @@ class ClassifyScorer(StepScorer):
             raise StepRMError(f"{self.url} is no {_PATH} server: its answer has no list 'data'")
         if len(data) != len(batch):
             raise StepRMError(f"{self.url} gave {len(data)} results for {len(batch)} inputs")
-        return [[self._probabilities(item)] for item in sorted(data, key=lambda item: item.get("index", 0))]
+        return [[self._score(item)] for item in sorted(data, key=lambda item: item.get("index", 0))]
 
     def _failed(self, reason: str) -> ScoringFailure:
         return ScoringFailure(f"{self.url}: {reason}, {self._attempts} attempts")
 
-    def _probabilities(self, item: dict[str, Any]) -> Probabilities:
+    def _score(self, item: dict[str, Any]) -> float:
         values, url = item.get("probs"), self.url
         if not isinstance(values, list):
             raise StepRMError(f"{url}: a result has no list 'probs'")
         order = self._description.labels
-        probabilities = calibrated(values, order, self._description.temperature, url)
+        score = calibrated(values, order, self._description.temperature, url)
         name = item.get("label")
         # Only the name of the likeliest class is told; it must be ours.
         place = values.index(max(values))
@@ -106,4 +106,4 @@ class ClassifyScorer(StepScorer):
             raise StepRMError(f"{url} has no label map; set id2label in the config.json of the served model")
         if label_of(str(name)) != order[place]:
             raise StepRMError(f"{url} calls class {place} {name!r}, here it is {order[place]}: another model?")
-        return probabilities
+        return score

@@ -12,7 +12,7 @@ import torch
 from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.local import StepModel, usable_positions
-from prime_ext.step_rm.scorers.protocol import Chain, Probabilities, Reading, ScoringFailure
+from prime_ext.step_rm.scorers.protocol import Chain, Reading, ScoringFailure
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps
 
 
@@ -88,7 +88,7 @@ class TokenClassifier(StepModel):
         return TokenizedSteps(ids, len(prompt_ids), tuple(ends))
 
     @torch.inference_mode()
-    def probabilities(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
+    def score_inputs(self, batch: Sequence[TokenizedSteps | Input]) -> list[list[float]]:
         """Return the probability that each step of each response is right. Raises ``StepRMError``: not finite."""
         logits_BTC = self._logits(batch)
         if self.answer_tokens is None and logits_BTC.shape[-1] != len(self.columns):
@@ -110,7 +110,3 @@ class TokenClassifier(StepModel):
             else:
                 readings.append([Input(tuple(tokens.ids), tokens.ends)] if tokens.ends else [])
         return readings
-
-    def score_inputs(self, batch: Sequence[Input]) -> list[list[Probabilities]]:
-        """Return :meth:`probabilities` as those of three labels: what is not right is wrong, and nothing is neutral."""
-        return [[(1.0 - value, 0.0, value) for value in right] for right in self.probabilities(batch)]
