@@ -10,17 +10,21 @@ import warnings
 # verl's optional engines; choosing one that is not installed is an error of its own. First, because the imports warn.
 warnings.filterwarnings("ignore", r"\w+ engine is not available", UserWarning, r"verl\.workers\.engine")
 
+import wrapt  # noqa: E402
+
 from prime_ext.cpu import is_active  # noqa: E402
-from prime_ext.cpu.install import install, install_rollout  # noqa: E402
+from prime_ext.cpu.install import ROLLOUT_HOOKS, install  # noqa: E402
+from prime_ext.verl_adapter import agent_loop, monkey_patch  # noqa: E402
 
 if is_active():
     install()
-install_rollout()
+HOOKS = {
+    **ROLLOUT_HOOKS,
+    "verl.experimental.agent_loop.agent_loop": agent_loop.apply,
+    "verl.models.transformers.monkey_patch": monkey_patch.apply,
+}
+for module, hook in HOOKS.items():
+    wrapt.register_post_import_hook(hook, module)
 
-import prime_ext.reward.managers  # noqa: E402, F401
-import prime_ext.verl_adapter.trainers  # noqa: E402, F401
-from prime_ext.prm import fused_forward  # noqa: E402
-from prime_ext.verl_adapter import agent_loop  # noqa: E402
-
-fused_forward.install_when_imported()
-agent_loop.apply()
+import prime_ext.reward.managers  # noqa: E402
+import prime_ext.trainer.modes  # noqa: E402, F401

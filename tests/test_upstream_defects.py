@@ -21,7 +21,7 @@ from verl.model_merger.fsdp_model_merger import FSDPModelMerger
 from verl.tools.schemas import ToolResponse
 from verl.workers.config.critic import CriticConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
-from verl_names import VERL_NAMES, imported_names, missing_names
+from verl_names import VERL_NAMES, imported_names, missing_names, touched_names
 
 from prime_ext.config.compose import compose_config
 
@@ -172,3 +172,4 @@ def test_what_the_page_says_of_this_package_is_there():
 def test_private_names_of_verl_are_as_expected():
     assert len(VERL_NAMES) > 50 and missing_names() == []
     assert not [name for name in imported_names() if "._" in name], "private names of verl are not imported"
+    assert list(touched_names()) == [], "verl_adapter alone replaces what is verl's, and takes private names from it"

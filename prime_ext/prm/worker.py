@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The implicit PRM as a verl worker: a language model on verl's FSDP engines, and its loss."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.prm.bias import OutcomeBias
 from prime_ext.prm.engines import average_weights, engine_of, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
+from prime_ext.verl_adapter import transformer_impl
 
 # Fields of the PRM in the store of rollouts. Token-level ones cover the response, `*_B` ones are one value per row.
 PRM_LOG_PROBS = "prm_log_probs"
@@ -136,8 +138,7 @@ class ImplicitPRMWorker(TrainingWorker):
         """Build the engine."""
         if self._trainable_layers is not None:
             # Before FSDP flattens the weights: FSDP1 wants those of a unit alike.
-            build, share = self.engine._build_module, self._trainable_layers
-            self.engine._build_module = lambda: train_last_layers(build(), share)
+            transformer_impl.apply(self.engine, partial(train_last_layers, share=self._trainable_layers))
         # A new adapter begins with random numbers: the same ones whatever was built before and on any number of ranks.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)
@@ -145,6 +146,11 @@ class ImplicitPRMWorker(TrainingWorker):
         register_engine(self._role, self.engine)
         if self._bias is not None:
             self._bias.follow(self.engine)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def data_parallel_size(self) -> int:
+        """Ranks over which rows are divided; the same on all ranks."""
+        return self.engine.get_data_parallel_size()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def set_loss_fn(self, loss_fn: PRMLoss) -> None:

@@ -4,10 +4,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
@@ -62,26 +60,3 @@ class ConsoleLines:
             seconds = (self._total_steps - step) * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
             parts.append(f"{timedelta(seconds=round(seconds))} left")
         return "  ".join(parts)
-
-
-@contextmanager
-def replace_loggers(module: Any, loggers: Mapping[str, Any]) -> Iterator[None]:
-    """Within this context the trainer in ``module`` (``trainer_base``) logs to these in place of verl's of their names.
-
-    With a ``console`` among them it has no progress bars.
-    """
-    make_tracking, bar = module.Tracking, module.tqdm
-
-    def build_tracking(*, default_backend: str | list[str], **keywords: Any) -> Any:
-        names = [default_backend] if isinstance(default_backend, str) else default_backend
-        tracking = make_tracking(default_backend=[name for name in names if name not in loggers], **keywords)
-        tracking.logger.update(loggers)
-        return tracking
-
-    module.Tracking = build_tracking
-    module.tqdm = partial(bar, disable="console" in loggers)
-    try:
-        yield
-    finally:
-        module.Tracking = make_tracking
-        module.tqdm = bar

@@ -15,17 +15,17 @@ from ray._private.state import actors
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
-from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.config.engines import longest_sequence
 from prime_ext.config.modules import VARIABLE, variable_with
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
-from prime_ext.run.console import ConsoleLines, logs_to_console, replace_loggers
+from prime_ext.run.console import ConsoleLines, logs_to_console
 from prime_ext.run.metrics_file import MetricsFile, metrics_path
 from prime_ext.run.ray_cluster import require_resources
 from prime_ext.utils import transfer_queue as transfer
 from prime_ext.utils.run_store import RunError, RunLock
+from prime_ext.verl_adapter import replay_buffer, trainer_base
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Trainer
@@ -63,20 +63,14 @@ class GuardedRunMixin(_Trainer):
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
         self._watched = workers_of(self, agent_loop_manager)
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        wait = self.replay_buffer._wait_for_next_poll
-
-        def check_and_wait(*arguments: Any) -> float:
-            self._check_workers()
-            return wait(*arguments)
-
-        self.replay_buffer._wait_for_next_poll = check_and_wait
+        replay_buffer.apply(self.replay_buffer, self._check_workers)
         loggers: dict[str, Any] = {}
         if logs_to_console(self.config):
             loggers["console"] = ConsoleLines(self.total_training_steps)
         if path := metrics_path(self.config.trainer):
             loggers["file"] = MetricsFile(path, self.global_steps)
         try:
-            with replace_loggers(trainer_base, loggers):
+            with trainer_base.replace_loggers(loggers):
                 super().fit(agent_loop_manager)
         except WorkerDied:
             raise
@@ -107,11 +101,7 @@ class GuardedRunMixin(_Trainer):
         return super()._compute_advantage(batch, metrics)
 
     def _check_workers(self) -> None:
-        """Look every few seconds; raise ``WorkerDied`` if a worker died.
-
-        verl's trainer waits for rollouts by looking into a store, and does not notice the death of those who fill it: a
-        dead agent-loop worker leaves it waiting forever, a dead reward worker or rollout server makes rollouts fail.
-        """
+        """Look every few seconds; raise ``WorkerDied`` if a worker died."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
             if death := find_death(self._watched):

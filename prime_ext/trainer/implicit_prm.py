@@ -172,10 +172,7 @@ class FrozenPRM(Companion):
     @cached_property
     def data_parallel_size(self) -> int:
         """Ranks over which rows are divided; every pass wants a multiple of them."""
-        group, mesh = self.groups[PRM_GROUP], "train"
-        if mesh not in group._dispatch_info:
-            group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
-        return max(group._dispatch_info[mesh]) + 1
+        return self.groups[PRM_GROUP].data_parallel_size()[0]
 
     @property
     def noise(self) -> float:

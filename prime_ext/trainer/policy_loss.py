@@ -8,7 +8,8 @@ policy's micro-batch, so that nothing as wide as the vocabulary is stored or sen
 tokens as the policy loss is (``actor.loss_agg_mode``).
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from prime_ext.prm.engines import engine_of, register_engine
 from prime_ext.prm.worker import padded_responses
 from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.step import AVERAGE_ROLE
+from prime_ext.verl_adapter import engine_workers
 
 # Name of the worker group of the average.
 AVERAGE_GROUP = "avgpolicy"
@@ -132,30 +134,29 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
     return taken[0], arguments["input_ids_rmpad_rolled"].long()
 
 
+@contextmanager
+def with_targets(data: TensorDict) -> Iterator[None]:
+    """For an update with ``data``: logits for the loss where it has targets, and offloaded targets on the device.
+
+    They are there once for a whole update, not for every micro-batch.
+    """
+    if roles := targets_of(data):
+        # verl's engine hands logits to a loss that is said to distil.
+        tu.assign_non_tensor(data, distillation_use_topk=True, distillation_only=True)
+    weights = {"model": True, "optimizer": False, "grad": False}
+    with ExitStack() as stack:
+        for role in roles:
+            engine = engine_of(role)
+            if engine.is_param_offload_enabled:
+                engine.to(get_device_name(), **weights)
+                stack.callback(engine.to, "cpu", **weights)
+        yield
+
+
 def install_targets(worker: Any) -> DataProto:
     """Add the targets to the policy's updates; runs in verl's actor worker."""
     actor = worker.actor
     register_engine("policy", actor.engine)
-    loss = TargetedPolicyLoss(actor.loss_fn)
-    actor.set_loss_fn(loss)
-    forward_step, train_mini_batch = actor.engine.forward_step, actor.train_mini_batch
-
-    def with_logits(micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        if loss_function is loss and targets_of(micro_batch):
-            # verl's engine hands logits to a loss that is said to distil.
-            tu.assign_non_tensor(micro_batch, distillation_use_topk=True, distillation_only=True)
-        return forward_step(micro_batch, loss_function=loss_function, forward_only=forward_only)
-
-    def with_targets_loaded(data: TensorDict) -> TensorDict:
-        # Offloaded targets are on the device once for a whole update, not for every micro-batch.
-        weights = {"model": True, "optimizer": False, "grad": False}
-        with ExitStack() as stack:
-            for role in targets_of(data):
-                engine = engine_of(role)
-                if engine.is_param_offload_enabled:
-                    engine.to(get_device_name(), **weights)
-                    stack.callback(engine.to, "cpu", **weights)
-            return train_mini_batch(data=data)
-
-    actor.engine.forward_step, actor.train_mini_batch = with_logits, with_targets_loaded
+    actor.set_loss_fn(TargetedPolicyLoss(actor.loss_fn))
+    engine_workers.apply(actor, with_targets)
     return DataProto()

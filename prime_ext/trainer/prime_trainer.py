@@ -17,6 +17,7 @@ from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
+from prime_ext.config.asynchronous import base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
@@ -52,12 +53,7 @@ STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
-    """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage.
-
-    A subclass names in ``base_mode`` the verl mode it builds on.
-    """
-
-    base_mode: str
+    """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
@@ -71,7 +67,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self._prompts_fetched = 0
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
-            config.trainer.v1.trainer_mode = self.base_mode
+            config.trainer.v1.trainer_mode = base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
@@ -89,15 +85,12 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         sampler = self.config.trainer.v1.sampler
-        custom = sampler.get("custom_sampler", None)
-        if custom is not None and custom.get("path") and custom.get("name"):
+        if sampler.custom_sampler.path and sampler.custom_sampler.name:
             return super()._build_replay_buffer()
         settings, size = self.prime.filter, self.config.data.train_batch_size
-        band = AccuracyBand(
-            lower=settings.lower if settings.enable else 0.0,
-            upper=settings.upper if settings.enable else 1.0,
-            drop_truncated=settings.enable and settings.drop_truncated,
-        )
+        band = AccuracyBand(0.0, 1.0)
+        if settings.enable:
+            band = AccuracyBand(settings.lower, settings.upper, settings.drop_truncated)
         limits = self.config.data.max_response_length, longest_sequence(self.config)
         # Asynchronous modes have prompts in the system beyond those of a step.
         mode = self.config.trainer.v1.get(self.trainer_mode, {})
@@ -113,15 +106,11 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "max_off_policy_strategy": sampler.max_off_policy_strategy,
             "sampler_kwargs": sampler.sampler_kwargs,
             "refill_fn": self._add_prompts_to_generate,
-            "poll_interval": self._poll_seconds,
+            "poll_interval": CPU_POLL_SECONDS if self.config.trainer.device == "cpu" else POLL_SECONDS,
         }
         if self.trainer_mode != "sync":
             return PromptFilterReplayBufferAsync(**options)
         return PromptFilterReplayBuffer(requeue=self._requeue_prompts, **options)
-
-    @property
-    def _poll_seconds(self) -> float:
-        return CPU_POLL_SECONDS if self.config.trainer.device == "cpu" else POLL_SECONDS
 
     @property
     def _requeues_prompts(self) -> bool:

@@ -15,6 +15,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from prime_ext.algorithms.steps import valid_ends
+from prime_ext.config.asynchronous import base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
@@ -114,16 +115,14 @@ class PSPOTrainerMixin(GuardedRunMixin):
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
     metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
-    of the KL penalty. A subclass names in ``base_mode`` the verl mode it builds on.
+    of the KL penalty.
     """
-
-    base_mode: str
 
     def __init__(self, config: DictConfig):
         self.pspo, _ = sections_of(config)
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
-            config.trainer.v1.trainer_mode = self.base_mode
+            config.trainer.v1.trainer_mode = base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
         # The step in which prompts were fetched last, and how many.

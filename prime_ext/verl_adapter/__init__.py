@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where verl and prime_ext meet: the trainers that verl finds by name, and a table of all patches, README.md."""
+"""What replaces something of verl, vLLM or Python: a file for each module that is patched; README.md has the table."""

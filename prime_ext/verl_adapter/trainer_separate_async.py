@@ -21,17 +21,6 @@ from verl.utils.device import get_torch_device
 MEETING_SECONDS = 600
 
 
-def copy_shared_tensors(saved: Any, module: torch.nn.Module) -> Any:
-    """Replace every tensor in ``saved`` that lies in the memory of the module's parameters, or their shards."""
-    local = [getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()]
-    in_use = {tensor.untyped_storage().data_ptr() for tensor in local}
-
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone() if tensor.untyped_storage().data_ptr() in in_use else tensor
-
-    return tree_map_only(torch.Tensor, copy, saved)
-
-
 class SnapshotActorWorker(DetachActorWorker):
     """verl takes a snapshot with ``tensor.cpu()``, which copies nothing when the weights are in host memory already: on
     the CPU, and with ``param_offload``. Restoring the policy of the step's start would then overwrite the "saved"
@@ -45,7 +34,13 @@ class SnapshotActorWorker(DetachActorWorker):
         def copy(module: torch.nn.Module) -> Any:
             # verl moves offloaded weights to the host without waiting; copying them there would not wait either.
             get_torch_device().synchronize()
-            return copy_shared_tensors(take(module), module)
+            shards = [getattr(parameter, "_local_tensor", parameter) for parameter in module.parameters()]
+            in_use = {shard.untyped_storage().data_ptr() for shard in shards}
+
+            def unshare(saved: torch.Tensor) -> torch.Tensor:
+                return saved.clone() if saved.untyped_storage().data_ptr() in in_use else saved
+
+            return tree_map_only(torch.Tensor, unshare, take(module))
 
         return copy
 
@@ -81,13 +76,8 @@ class MendedSeparateAsync(PPOTrainerSeparateAsync):
     """verl's trainer with standalone rollout servers, and with snapshots on a CPU."""
 
     def _setup(self) -> None:
-        logger = trainer_separate_async.logger
-        trainer_separate_async.logger = _WithoutFlush(logger, {})  # type: ignore[assignment]
-        try:
-            super()._setup()
-        finally:
-            trainer_separate_async.logger = logger
-
+        trainer_separate_async.logger = _WithoutFlush(trainer_separate_async.logger, {})  # type: ignore[assignment]
+        super()._setup()
         manager = self.standalone_checkpoint_manager
         manager.build_process_group = partial(_meet, manager.build_process_group)
 

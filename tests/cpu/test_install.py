@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from prime_ext.cpu.engine import CPUEngineWithLMHead, CPUEngineWithValueHead
-from prime_ext.cpu.install import keep_linear_weights
+from prime_ext.verl_adapter import vllm_layers_utils
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -33,8 +33,10 @@ def run_python(code, **environment):
 def test_everything_is_registered_lazily_and_never_after_the_workers():
     code = """
 import sys
+import wrapt
 import prime_ext.cpu.install as cpu
-cpu.install(); cpu.install(); cpu.install_rollout()
+cpu.install(); cpu.install()
+list(map(wrapt.register_post_import_hook, cpu.ROLLOUT_HOOKS.values(), cpu.ROLLOUT_HOOKS))
 assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
 import torch
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
@@ -55,9 +57,9 @@ assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 assert "seeded_single_turn_agent" in _agent_loop_registry
 import verl.workers.engine_workers as workers
-assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.cpu.install"
+assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.verl_adapter.distributed"
 print("registered")
-cpu._installed = False
+del sys.modules["prime_ext.cpu.platform"]
 cpu.install()  # too late
 """
     result = run_python(code)
@@ -80,7 +82,7 @@ print("untouched")
 
 def test_a_vllm_without_the_patched_function_is_refused():
     with pytest.raises(RuntimeError, match="dispatch_cpu_unquantized_gemm, which this vLLM does not have"):
-        keep_linear_weights(json)
+        vllm_layers_utils.apply(json)
 
 
 @pytest.mark.parametrize("engine", [CPUEngineWithLMHead, CPUEngineWithValueHead])

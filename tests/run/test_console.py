@@ -6,9 +6,10 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from verl.utils.tracking import Tracking
+from verl.trainer.ppo.v1 import trainer_base
 
-from prime_ext.run.console import ConsoleLines, replace_loggers
+from prime_ext.run.console import ConsoleLines
+from prime_ext.verl_adapter.trainer_base import replace_loggers
 
 PRIME = {"prime/accuracy/before_filter": 0.5416666, "critic/score/mean": 0.5625, "prm/reward_sum/mean": -1.83e-05}
 PRIME |= {"prm/pair_accuracy/before_update": 0.153846, "response_length/mean": 8.5625, "actor/grad_norm": 0.3}
@@ -60,14 +61,14 @@ def test_loggers_are_replaced_by_name_and_the_module_is_restored(monkeypatch, ca
     bars, logged = [], []
     file = SimpleNamespace(log=lambda data, step: logged.append((step, data)), finish=lambda: None)
     console = {"console": ConsoleLines(4, clock(0.0, 2.0))} if "console" in listed else {}
-    module = SimpleNamespace(Tracking=Tracking, tqdm=lambda **options: bars.append(options))
-    before = dict(vars(module))
-    with replace_loggers(module, {**console, **({"file": file} if "file" in listed else {})}):
-        tracking = module.Tracking(project_name="p", experiment_name="e", default_backend=listed)
-        module.tqdm(total=4)
+    monkeypatch.setattr(trainer_base, "tqdm", lambda **options: bars.append(options))
+    before = dict(vars(trainer_base))
+    with replace_loggers({**console, **({"file": file} if "file" in listed else {})}):
+        tracking = trainer_base.Tracking(project_name="p", experiment_name="e", default_backend=listed)
+        trainer_base.tqdm(total=4)
         tracking.log(data=PRIME, step=4)
         tracking.finish()
-    assert vars(module) == before and bars == [{"total": 4, "disable": bool(console)}]
+    assert vars(trainer_base) == before and bars == [{"total": 4, "disable": bool(console)}]
     assert logged == ([(4, PRIME)] if "file" in listed else [])
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("step 4/4  accuracy (all) 0.542") for line in lines) == bool(console)

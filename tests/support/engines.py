@@ -37,7 +37,6 @@ from verl.workers.config import (
 from verl.workers.utils.losses import ppo_loss
 
 import prime_ext.plugin  # noqa: F401  (CPU mode, fused kernels of each model on its own)
-from prime_ext.prm.fused_forward import bind_chunked
 from prime_ext.prm.worker import (
     LABEL,
     OFFSET,
@@ -49,6 +48,7 @@ from prime_ext.prm.worker import (
     ImplicitPRMWorker,
     PRMLoss,
 )
+from prime_ext.verl_adapter.monkey_patch import bind_chunked
 
 
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:

@@ -34,7 +34,7 @@ MEMBERS = {
     f"{_BUFFER}Async": "_terminal_eviction_reasons _stale_terminal_keys _has_enough_samples",
     _SEPARATE: "_enable_hybrid_replicas",
     f"{_WORKERS}.TrainingWorker": "infer_batch set_loss_fn reset",
-    f"{_FSDP}.FSDPEngine": "get_per_tensor_param _build_fsdp_module",
+    f"{_FSDP}.FSDPEngine": "get_per_tensor_param _build_fsdp_module _build_module",
     f"{_LOOP}.tool_parser.ToolParser": "_registry",
     f"{_LOOP}.agent_loop": "_agent_loop_registry create_continuous_token_builder",
     "verl.workers.rollout.replica.RolloutReplicaRegistry": "_registry",
@@ -45,7 +45,8 @@ MEMBERS = {
     "verl.workers.rollout.base": "_ROLLOUT_REGISTRY",
     "verl.utils.tokenizer.continuous_token_wiring": "logger",
     "verl.utils.distributed": "initialize_global_process_group initialize_global_process_group_ray",
-    "verl.utils.model": "load_valuehead_model",
+    "verl.models.transformers.monkey_patch": "patch_forward_with_backends",
+    "verl.utils.model": "load_valuehead_model AutoModelForTokenClassification",
     "transfer_queue": "kv_batch_get kv_batch_put kv_list kv_clear",
 }
 # Texts that the source of an object must contain, because prime_ext counts on what they do.
@@ -102,6 +103,21 @@ def imported_names() -> Iterator[str]:
 VERL_NAMES = dict.fromkeys(sorted(imported_names()), "")
 VERL_NAMES |= {f"{owner}.{name}": "" for owner, names in MEMBERS.items() for name in names.split()}
 VERL_NAMES |= TEXTS
+
+
+def touched_names() -> Iterator[str]:
+    """Yield what modules beside verl_adapter replace of others, and private names of verl that they take from them."""
+    listed = {name.rpartition(".")[2] for name in VERL_NAMES}
+    packages = ("verl", "vllm", "importlib")
+    for path in (ROOT / "prime_ext").rglob("*.py"):
+        nodes = [] if path.parent.name == "verl_adapter" else list(ast.walk(ast.parse(path.read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith(packages)]
+        others = {*packages, *(alias.asname or alias.name for node in imports for alias in node.names)}
+        for node in (node for node in nodes if isinstance(node, ast.Attribute)):
+            owner, replaces = ast.unparse(node.value), not isinstance(node.ctx, ast.Load)
+            known = node.attr in listed and owner not in ("self", "cls", "super()")
+            if known and (replaces or node.attr.startswith("_")) or replaces and owner.partition(".")[0] in others:
+                yield f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
 
 
 def missing_names() -> list[str]:

@@ -17,29 +17,29 @@ from prime_ext.verl_adapter.trainer_separate_async import MendedSeparateAsync
 
 @register_trainer("prime_sync")
 class PrimeSyncTrainer(PrimeTrainerMixin, PPOTrainerSync):
-    base_mode = "sync"
+    """PRIME in verl's mode ``sync``."""
 
 
 @register_trainer("prime_colocate_async")
 class PrimeColocateAsyncTrainer(PrimeTrainerMixin, PPOTrainerColocateAsync):
-    base_mode = "colocate_async"
+    """PRIME in verl's mode ``colocate_async``."""
 
 
 @register_trainer("prime_separate_async")
 class PrimeSeparateAsyncTrainer(PrimeTrainerMixin, MendedSeparateAsync):
-    base_mode = "separate_async"
+    """PRIME in verl's mode ``separate_async``."""
 
 
 @register_trainer("pspo_sync")
 class PSPOSyncTrainer(PSPOTrainerMixin, PPOTrainerSync):
-    base_mode = "sync"
+    """PSPO-WRS in verl's mode ``sync``."""
 
 
 @register_trainer("pspo_colocate_async")
 class PSPOColocateAsyncTrainer(PSPOTrainerMixin, PPOTrainerColocateAsync):
-    base_mode = "colocate_async"
+    """PSPO-WRS in verl's mode ``colocate_async``."""
 
 
 @register_trainer("pspo_separate_async")
 class PSPOSeparateAsyncTrainer(PSPOTrainerMixin, MendedSeparateAsync):
-    base_mode = "separate_async"
+    """PSPO-WRS in verl's mode ``separate_async``."""

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's ``use_fused_kernels`` for each model on its own, and one more backend, ``impl_backend=chunked``.
+"""``verl.models.transformers.monkey_patch``: ``use_fused_kernels`` for each model on its own, and ``chunked``.
 
 verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits; the policy, the PRM and its reference
-are of one class in one process. :func:`install` binds the replacement to the instance, and lets it answer only when the
-engine asks for fused log-probabilities.
+are of one class in one process (for_upstream.md). :func:`apply` binds the replacement to the instance, and lets it
+answer only when the engine asks for fused log-probabilities.
 
-``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` backend holds six copies
-of those of 512.
+The backend ``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` holds six
+copies of those of 512.
 """
 
 from collections.abc import Callable
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import Any
 
 import torch
 
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
 from prime_ext.config.engines import BACKENDS, CHUNKED, VERL_BACKENDS
-
-MODULE = "verl.models.transformers.monkey_patch"
 
 
 def forward_chunked(
@@ -86,11 +84,9 @@ def bind(module: Any, fused_forward: Callable[..., Any]) -> None:
     module.forward = MethodType(forward, module)
 
 
-def install(module: ModuleType) -> None:
-    """Replace ``patch_forward_with_backends`` of verl's monkey patches, the given module. Idempotent."""
+def apply(module: Any) -> None:
+    """Replace ``patch_forward_with_backends``."""
     verls_patch = module.patch_forward_with_backends
-    if getattr(verls_patch, "of_prime_ext", False):
-        return
 
     def patch_forward_with_backends(
         model: Any, use_fused_kernels: bool = False, fused_kernels_backend: str | None = None
@@ -104,23 +100,12 @@ def install(module: ModuleType) -> None:
             raise ValueError(
                 f"fused_kernel_options.impl_backend={fused_kernels_backend!r} is not one of {', '.join(BACKENDS)}"
             )
-        # verl chooses the function for this kind of model and puts it on the class: take it off again.
+        # verl chooses the function for this kind of model and puts it on the class: here on one that is thrown away.
         model_class = type(model)
-        own = model_class.__dict__.get("forward")
+        model.__class__ = type(model_class.__name__, (model_class,), {})
         verls_patch(model, use_fused_kernels, fused_kernels_backend)
-        fused_forward = model_class.forward
-        if own is None:
-            del model_class.forward
-        else:
-            model_class.forward = own
+        fused_forward = type(model).forward
+        model.__class__ = model_class
         bind(model, fused_forward)
 
-    patch_forward_with_backends.of_prime_ext = True  # type: ignore[attr-defined]
-    module.patch_forward_with_backends = patch_forward_with_backends  # type: ignore[attr-defined]
-
-
-def install_when_imported() -> None:
-    """:func:`install` as soon as verl imports its monkey patches; at once if it has."""
-    import wrapt
-
-    wrapt.register_post_import_hook(install, MODULE)
+    module.patch_forward_with_backends = patch_forward_with_backends
