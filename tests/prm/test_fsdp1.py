@@ -194,7 +194,7 @@ def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
 @pytest.fixture(scope="module")
 def one_rank(model_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rank")
-    return run_ranks(PROGRAM, [model_path], folder, 1), folder
+    return run_ranks(PROGRAM, [model_path], {1: folder})[1], folder
 
 
 def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
