@@ -56,7 +56,7 @@ else
         actor_rollout_ref.rollout.tensor_model_parallel_size=1
         actor_rollout_ref.rollout.gpu_memory_utilization="${ROLLOUT_MEMORY:-0.6}"
     )
-    # FSDP1 does not shard on one rank: with offload, a weight sync leaves the float32 weights on the GPU.
+    # FSDP1 does not shard on one rank, and is refused there.
     [[ "$N_GPUS" != 1 ]] || DEVICE_OVERRIDES+=(actor_rollout_ref.actor.strategy=fsdp2)
     [[ -z "${TOKENS_PER_GPU:-}" ]] || DEVICE_OVERRIDES+=(actor_rollout_ref.actor.ppo_max_token_len_per_gpu="$TOKENS_PER_GPU")
 fi

@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 # Pytest's importlib mode leaves sys.path alone. `tests` is not a package, because verl installs one of that name.
 HELPERS = (
-    "support algorithms e2e eval offline_prm prm reward step_rm trainer verifiers verifiers/math verifiers/sandbox"
+    "support algorithms e2e eval gpu offline_prm prm reward step_rm trainer verifiers verifiers/math verifiers/sandbox"
 )
 for folder in (*(ROOT / "tests" / name for name in HELPERS.split()), ROOT):
     if str(folder) not in sys.path:

@@ -105,10 +105,14 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
         # verl would send it once as float32 from the host, where an embedding of 2 GiB does not fit a bucket.
         key = "actor_rollout_ref.rollout.load_format"
         yield f"{key}=dummy leaves the model below a LoRA adapter to a first transfer; set it to safetensors"
+    named = {key: OmegaConf.select(config, key, default="fsdp2") for section in trained for key in STRATEGIES[section]}
     if config.trainer.device == "cpu":
-        for key in (key for section in trained for key in STRATEGIES[section]):
-            if (strategy := OmegaConf.select(config, key, default="fsdp2")) != "fsdp2":
+        for key, strategy in named.items():
+            if strategy != "fsdp2":
                 yield f"{key}={strategy} does not work on CPU; set it to fsdp2"
+    elif config.trainer.n_gpus_per_node * config.trainer.nnodes == 1 and "fsdp" in named.values():
+        keys = ", ".join(key for key, strategy in named.items() if strategy == "fsdp")
+        yield f"{keys}: fsdp does not shard on one GPU, where verl's offloading frees nothing; set fsdp2"
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:

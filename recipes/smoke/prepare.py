@@ -96,14 +96,19 @@ def overrides(
     After every second step the run saves and validates. Without a number of ``nodes`` of a Ray cluster that is running
     it starts Ray itself. ``rollout`` is the engine that generates; ``transformers`` needs no vLLM, on a GPU neither.
     """
-    engine = [f"{ROLLOUT}.name={rollout}"]
-    if rollout == "transformers":
-        engine += [f"{ROLLOUT}.free_cache_engine=false", f"++{ROLLOUT}.enable_sleep_mode=false"]
-        loop = "seeded_tool_agent" if tools else "seeded_single_turn_agent"
-        engine.append(f"{ROLLOUT}.agent.default_agent_loop={loop}")
     cluster = ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"] if nodes else []
     sizes = [f"trainer.nnodes={nodes or 1}", f"trainer.total_training_steps={steps}", *cluster]
-    return [*read_words("rl", folder), *engine, *sizes, *read_words(family, folder)]
+    return [*read_words("rl", folder), *rollout_words(rollout, tools), *sizes, *read_words(family, folder)]
+
+
+def rollout_words(rollout: str, tools: bool = False) -> list[str]:
+    """Return the overrides that choose the engine that generates."""
+    words = [f"{ROLLOUT}.name={rollout}"]
+    if rollout == "transformers":
+        words += [f"{ROLLOUT}.free_cache_engine=false", f"++{ROLLOUT}.enable_sleep_mode=false"]
+        loop = "seeded_tool_agent" if tools else "seeded_single_turn_agent"
+        words.append(f"{ROLLOUT}.agent.default_agent_loop={loop}")
+    return words
 
 
 def prepare_offline_prm(folder: Path, words: list[str]) -> list[str]:

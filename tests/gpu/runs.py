@@ -28,6 +28,7 @@ from machine import describe  # noqa: E402
 
 from prime_ext.run.metrics_file import read_metrics  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
+from recipes.smoke.prepare import rollout_words  # noqa: E402
 
 
 def environment(device: str, **more: str) -> dict[str, str]:
@@ -66,21 +67,27 @@ def steps_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
-    command = ["bash", "recipes/prime_gsm8k.sh", arguments.model or "tiny"]
-    if arguments.model and not find_spec("flash_attn"):
-        command.append("+actor_rollout_ref.model.override_config.attn_implementation=sdpa")
+def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tuple[list[str], dict[str, str]]:
+    """Return the words behind ``bash`` of a run that ``rollout`` generates for, and its knobs."""
+    command = ["recipes/prime_gsm8k.sh", arguments.model or "tiny"]
     knobs = {"N_GPUS": "1", "OUTPUT_DIR": str(folder)}
     if arguments.model:
+        command += rollout_words(rollout)
+        if not find_spec("flash_attn"):
+            command.append("++actor_rollout_ref.model.override_config.attn_implementation=sdpa")
         knobs |= {"STEPS": "3", "SAVE_FREQ": "1", "TEST_FREQ": "-1", "TRAIN_BATCH": "32", "MINI_BATCH": "32"}
         knobs |= {"GSM8K_DIR": arguments.data, "DEVICE": arguments.device, "MAX_RESPONSE": "256"}
-        run, first, last = folder, 1, 3
     else:
         shrink = "1" if arguments.device == "cpu" else "gpu"
         knobs |= {"SHRINK": shrink, "SHRINK_STEPS": "4", "SHRINK_ROLLOUT": rollout}
-        run, first, last = folder / "shrunk", 2, 4
-    env = environment(arguments.device, **knobs)
+    return command, knobs
+
+
+def gsm8k(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    rollout = "vllm" if arguments.device != "cpu" and find_spec("vllm") else "transformers"
+    words, knobs = command_of(arguments, folder, rollout)
+    command, env = ["bash", *words], environment(arguments.device, **knobs)
+    run, first, last = (folder, 1, 3) if arguments.model else (folder / "shrunk", 2, 4)
     complete = "checkpoints/global_step_{}/prime_ext_complete.json"
     begin = time.perf_counter()
     kill_when(run / complete.format(first), start(command, env))

@@ -6,11 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import runs
+from omegaconf import OmegaConf
+from recipe_calls import calls_of, overrides_of
 
 from prime_ext.config.compose import compose_config
-from prime_ext.preflight.check import check_config
+from prime_ext.config.settings import PRMSettings
+from prime_ext.train import preflight
+from prime_ext.trainer.build import prm_model
 from recipes.smoke.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +40,40 @@ def test_an_unknown_part_is_named():
 
 
 @pytest.mark.parametrize("rollout", ["vllm", "transformers"])
-def test_a_shrunk_run_on_a_gpu_has_a_configuration_that_would_start(tmp_path, monkeypatch, rollout):
+@pytest.mark.parametrize("model", ["", "the model"])
+def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, model, rollout):
+    """Without flash-attn, which ``pip install ".[gpu]"`` leaves out."""
     monkeypatch.delenv("VERL_PLATFORM")
-    prepare("prime", tmp_path)
-    config = compose_config("prime_trainer", overrides("prime", tmp_path, rollout=rollout))
-    assert check_config(config) == []
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: False)
+    prepare("prime", tmp_path / "inputs")
+    path, rows = str(tmp_path / "inputs" / "model") if model else "", tmp_path / "inputs" / "train.parquet"
+    given = SimpleNamespace(device="cuda", model=path, data="no folder")
+    (script, *words), knobs = runs.command_of(given, tmp_path / "out", rollout)
+    words, name = overrides_of(calls_of(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train")
+    if model:
+        words += [f"data.train_files={rows}", f"data.val_files={rows}", "modules=[recipes.smoke.verifier]"]
+    else:
+        # The script asks the interpreter for them, which is a stand-in here.
+        words = [*filter(None, words), *overrides("prime", tmp_path / "inputs", steps=4, rollout=rollout)]
+    config, problems = preflight(name, words)
+    assert problems == []
     assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == rollout
+
+
+def test_the_engines_that_are_measured_are_configured_as_those_of_runs(tmp_path):
+    """But for sizes of passes, and for what the measurements choose."""
+    import engines
+
+    path = engines.save_llama(tmp_path, vocabulary=8, width=8, layers=1)
+    config = compose_config("prime_trainer", [f"actor_rollout_ref.model.path={path}", "variant=paper"])
+    run = prm_model(config.prm, PRMSettings.from_mapping(OmegaConf.to_container(config.prm))).engine_config
+    measured = vars(engines.worker_config(path).engine_config)
+    chosen = {"strategy", "mixed_precision", "use_torch_compile"}
+    # {} for {"min_num_params": 0}, and a section of another engine.
+    chosen |= {"wrap_policy", "turbo_config"}
+    differing = {name for name, value in vars(run).items() if measured[name] != value}
+    assert {name for name in differing if not name.endswith(("_bsz", "_per_gpu"))} <= chosen, differing
+    # None: bf16 with sums in fp32, as the measurements have it on a GPU.
+    assert run.mixed_precision is None and run.model_dtype == "fp32"

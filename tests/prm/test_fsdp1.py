@@ -3,6 +3,8 @@
 
 import prm_rank as base  # isort: skip
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 from fsdp1_on_cpu import allow_fsdp1
 from gloo_ranks import finish, run_ranks
+from omegaconf import OmegaConf
 from plain_prm import (
     assert_rows_close,
     assert_updates_close,
@@ -20,9 +23,18 @@ from plain_prm import (
     two_updates,
 )
 from transformers import LlamaForCausalLM
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.losses import value_loss
+from verl.workers.utils.padding import response_from_nested
 
+from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.generate.export import export
+from prime_ext.plan.run import checkpoint_bytes, read_engines
 from prime_ext.prm.engines import average_weights
+from prime_ext.trainer.implicit_prm import update_options
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)
@@ -43,7 +55,51 @@ def gathered_bytes(prm):
     return prm.worker.engine.module._handle.flat_param._full_param_padded.untyped_storage().nbytes()
 
 
+def train_critic(model_path, rollouts, strategy):
+    """Values of a new critic before and after an update, as verl builds and trains one, and what it logs."""
+    config = base.base_config().copy()
+    config.actor_rollout_ref.model.path = str(model_path)
+    config.critic.strategy = strategy
+    OmegaConf.resolve(config)
+    shard_over_all_ranks(config)
+    critic = omega_conf_to_dataclass(config.critic)
+    critic.engine.max_token_len_per_gpu = critic.engine.infer_max_token_len_per_gpu = 40
+    parts = {"model_config": critic.model, "engine_config": critic.engine, "optimizer_config": critic.optim}
+    parts |= {"model_type": "value_model", "checkpoint_config": critic.checkpoint}
+    worker = TrainingWorker(TrainingWorkerConfig(**parts))
+    torch.manual_seed(0)  # of the value head
+    worker.reset()
+    worker.set_loss_fn(partial(value_loss, config=critic))
+    order = range(len(rollouts))
+
+    def values():
+        data, _ = base.Prm.batch(None, rollouts, order, {}, compute_loss=False, temperature=1.0)
+        output = worker.infer_batch(data)["values"]
+        return [*response_from_nested(output, base.nested([r["mask"] for r in rollouts])).unbind()]
+
+    before = values()
+    fields = {"values": before, "returns": [torch.full(r["mask"].shape, r["label"]) for r in rollouts]}
+    data, _ = base.Prm.batch(None, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0))
+    metrics = tu.get(worker.train_mini_batch(data), "metrics")
+    return before, values(), base.metrics_of(metrics)
+
+
+def main_of_one_rank(model_path, work_dir):
+    allow_fsdp1()
+    rollouts = base.build_rollouts()
+    results = {strategy: train_critic(model_path, rollouts, strategy) for strategy in ("fsdp", "fsdp2")}
+    prm = base.Prm(model_path, base.FSDP1 | BF16)
+    layer = prm.worker.engine.module.model.layers[0].self_attn.q_proj
+    prm.update(rollouts, prm.score(rollouts))
+    held = [layer.weight.untyped_storage().nbytes()]
+    prm.worker.save_checkpoint(f"{work_dir}/prm")
+    results["held"] = [*held, layer.weight.untyped_storage().nbytes()]
+    finish(results, work_dir)
+
+
 def main(model_path, work_dir):
+    if os.environ["WORLD_SIZE"] == "1":
+        return main_of_one_rank(model_path, work_dir)
     allow_fsdp1()
     rollouts = base.build_rollouts()
     results = {"rollouts": rollouts}
@@ -133,3 +189,30 @@ def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
     with torch.no_grad():
         found = [response_log_probs(model, rollout) for rollout in results["rollouts"]]
     assert_rows_close(found, results["saved"], 2e-5)
+
+
+@pytest.fixture(scope="module")
+def one_rank(model_path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rank")
+    return run_ranks(PROGRAM, [model_path], {1: folder})[1], folder
+
+
+def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
+    (before, after, metrics), (before_2, after_2, metrics_2) = (one_rank[0][name] for name in ("fsdp", "fsdp2"))
+    assert_rows_close(before, before_2)
+    assert_rows_close(after, after_2)
+    assert_updates_close([metrics], [metrics_2])
+    assert largest_difference(before, after) > 1e-5
+
+
+def test_one_rank_holds_float32_weights_after_a_save_so_that_fsdp1_is_refused_there(one_rank):
+    after_a_pass, after_a_save = one_rank[0]["held"]
+    assert after_a_pass == 0 and after_a_save > 0
+
+
+def test_a_checkpoint_has_the_planned_size(one_rank, model_path, config):
+    sized = config.copy()
+    sized.actor_rollout_ref.model.path = str(model_path)
+    files = [*(one_rank[1] / "prm").glob("model_world*"), *(one_rank[1] / "prm").glob("optim_world*")]
+    planned = checkpoint_bytes(read_engines(sized, 64)["PRM"])
+    assert sum(file.stat().st_size for file in files) == pytest.approx(planned, rel=0.1)

@@ -3,30 +3,32 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-import torch
 import yaml
+from omegaconf import OmegaConf
 from recipe_calls import RECIPES, calls_of, compose_sft, differences, name_of, overrides_of, variants_of, wanted_of
-from transformers import BertConfig, BertForSequenceClassification
 
 from prime_ext import doctor
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
-from prime_ext.preflight.check import check_config
-from prime_ext.step_rm.description import FILE, Description, PairFormat
-from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
+from prime_ext.preflight.check import check_config, check_files
+from prime_ext.train import preflight
 from recipes.prime import code_rows
 from recipes.pspo_wrs.data import LABELS as LABELERS
+from recipes.smoke.prepare import prepare, read_words
 from recipes.studies.report import read_study
 from recipes.studies.through_verl import VERL_TASKS
-from recipes.tiny_model import byte_tokenizer
+from recipes.tiny_model import byte_tokenizer, write_model
 
 PAPERS = {name: yaml.safe_load((RECIPES / name / "paper.yaml").read_text()) for name in ("prime", "pspo_wrs")}
 ROWS = [pytest.param(name, recipe, id=name_of(recipe)) for name, paper in PAPERS.items() for recipe in paper["recipes"]]
@@ -40,17 +42,25 @@ PLANNED = {
     if name not in SUPERVISED and "eurusprm" not in name
 }
 
+NO_FILES = {"TRAIN_FILES": "[]", "VAL_FILES": "[]"}
+GPU_RUNS = {**PLANNED, "prime_gsm8k.sh": ["org/model"], "multi_node/run_eurus2-7b_megatron.sh": []}
+
 
 @pytest.fixture(scope="module")
-def step_rm(tmp_path_factory):
-    """A folder that says what a step reward model says; its weights are never loaded."""
-    folder = tmp_path_factory.mktemp("step_rm")
-    config = BertConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
-    config.num_labels, config.id2label, config.label2id = 3, dict(ID2LABEL), dict(LABEL2ID)
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    (folder / FILE).write_text(Description(PairFormat(), 1.0, LABELS).to_json())
+def inputs(tmp_path_factory):
+    """A model, the same without a chat template, a step reward model and rows, all tiny."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_model(folder / "model")
+    prepare("pspo", folder)
+    shutil.copytree(folder / "model", folder / "bare")
+    (folder / "bare" / "chat_template.jinja").unlink()
+    (folder / "policy").symlink_to(folder / "model")
     return folder
+
+
+@pytest.fixture(scope="module")
+def step_rm(inputs):
+    return inputs / "step_rm"
 
 
 @pytest.fixture
@@ -110,6 +120,74 @@ def test_every_variant_and_every_script_is_in_the_table(script, default):
     named = {row.get("knobs", {}).get("VARIANT", default) for row in rows if row["script"] == name}
     assert variants_of(script) == named
     assert {path.name for path in (RECIPES / folder).glob("run_*.sh")} == {row["script"] for row in rows}
+
+
+# ---- what a machine needs ----
+
+
+@pytest.mark.parametrize("script", sorted(GPU_RUNS))
+def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_path, monkeypatch):
+    monkeypatch.delenv("VERL_PLATFORM")
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: True)
+    call = calls_of(tmp_path, script, *GPU_RUNS[script], **NO_FILES)[-1]
+    words, name = overrides_of(call, "prime_ext.train")
+    rows, family = [str(inputs / "train.parquet")] * 4, name.partition("_")[0]
+    words += [f"data.train_files={rows}", f"data.val_files={rows[:1]}", "trainer.total_training_steps=1"]
+    words += [f"actor_rollout_ref.model.path={inputs / 'policy'}", "modules=[recipes.smoke.verifier]"]
+    config, problems = preflight(name, [*words, *read_words(family, inputs)])
+    assert problems == []
+
+    def problems_with(**changes):
+        changed = config.copy()
+        for key, value in changes.items():
+            OmegaConf.update(changed, f"actor_rollout_ref.{key.replace('__', '.')}", value, force_add=True)
+        return [*check_config(changed), *check_files(changed)]
+
+    # The recipe of models that are older than templates brings one.
+    lines = problems_with(model__path=str(inputs / "bare"))
+    assert len(lines) == (script != PPO) and all("has no chat template; set actor_rollout" in line for line in lines)
+    lines = problems_with(model__lora_rank=8)
+    fewer = problems_with(model__lora_rank=8, rollout__load_format="safetensors")
+    assert [line for line in lines if line not in fewer and "load_format=dummy leaves the model" in line]
+    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: False)
+    lines = problems_with()
+    assert all("flash-attn is not installed" in line for line in lines) and len(lines) == 1 + (script == PPO)
+    assert problems_with(model__override_config={"attn_implementation": "sdpa"}) == lines[1:]
+
+
+# Functions of the driver that vLLM's libraries refer to.
+DRIVER = """
+cuCtxGetCurrent cuCtxSetCurrent cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuGetErrorString cuGetProcAddress_v2
+cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess
+cuMemUnmap cuPointerGetAttribute cuTensorMapEncodeTiled
+""".split()
+
+
+@pytest.mark.skipif(
+    not find_spec("vllm") or "cpu" in version("vllm"), reason="needs vLLM's CUDA build, see tests/gpu/README.md"
+)
+def test_vllm_makes_the_engine_of_every_gpu_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("VERL_PLATFORM")
+    library = tmp_path / "libcuda.so.1"
+    compiler = ["cc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o", library]
+    subprocess.run(compiler, input="".join(f"int {name}() {{ return 1; }}" for name in DRIVER), text=True, check=True)
+    adapter = ["actor_rollout_ref.model.lora_rank=32", "actor_rollout_ref.rollout.load_format=safetensors"]
+    runs = {**GPU_RUNS, "prime_gsm8k.sh": ["Qwen/Qwen2.5-0.5B-Instruct", *adapter]}
+    sections, files = [], []
+    for script, words in sorted(runs.items()):
+        sections.append(composed(calls_of(tmp_path, script, *words, **NO_FILES)[-1]).actor_rollout_ref)
+        model = sections[-1].model
+        model.path = str(RECIPES / "model_configs" / Path(model.path).name)
+        files.append(tmp_path / f"{len(files)}.yaml")
+        OmegaConf.save(sections[-1], files[-1])
+    program = [sys.executable, RECIPES.parent / "tests" / "gpu" / "vllm_engines.py", library, *files]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for section, engine in zip(sections, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        rollout, longest = section.rollout, engine.pop("max_model_len")
+        assert longest >= rollout.prompt_length + rollout.response_length
+        assert engine == {name: rollout.get(name, section.model.get(name)) for name in engine}
 
 
 # ---- other choices ----

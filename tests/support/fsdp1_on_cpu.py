@@ -8,11 +8,12 @@ the memory of a model that is gathered from the host. verl's ``strategy: fsdp`` 
 import torch
 from torch.distributed.fsdp import _init_utils
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 
 def allow_fsdp1() -> None:
     """In this process, after ``prime_ext.cpu.install()``."""
     _init_utils._check_module_states_for_sync_module_states = lambda module_states: None
     torch.Tensor.pin_memory = lambda tensor, *device: tensor
-    EngineRegistry._engines["language_model"]["fsdp"]["cpu"] = FSDPEngineWithLMHead
+    for kind, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
+        EngineRegistry._engines[kind]["fsdp"]["cpu"] = engine
