@@ -7,6 +7,8 @@ verl imports the module in every process of a run, and ``prime_ext.train`` befor
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import torch
+
 from prime_ext.algorithms.estimators import ESTIMATORS, Estimator
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, PRMLossFunction, RowFields, ce_rows
 from prime_ext.algorithms.shaping import SHAPES, ShapeOfLength
@@ -38,10 +40,20 @@ def prm_loss(
     lists += [] if allows_soft_labels else [settings.LOSSES_OF_HARD_LABELS]
 
     def add(function: _PRMLoss) -> _PRMLoss:
+        _try_loss(name, function)
         entry = PRMLossFunction(name, rows, function, needs_scores, allows_soft_labels)
         return _add(PRM_LOSSES, name, entry, function, lists)
 
     return add
+
+
+def _try_loss(name: str, function: _PRMLoss) -> None:
+    """Call a PRM loss on two rows. Raises ValueError: it does not return a scalar with a gradient."""
+    rows = RowFields(torch.ones(2), torch.tensor([0.0, 1.0]), torch.zeros(2))
+    value = function(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), rows, 0.05)
+    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
+        kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ValueError(f"the PRM loss {name!r} must return a scalar tensor with a gradient, got {kind}")
 
 
 def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:

@@ -59,7 +59,7 @@ def cross_entropy_loss(
     beta: float,
     bias: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Eq. 4, where b = 0).
+    """sum_i w_i * BCE(sigmoid(beta * h_i + b), y_i) (PRIME, arXiv 2502.01456, Algorithm 1, where b = 0).
 
     From the logits, so that a saturated PRM still receives a gradient.
     """

@@ -34,4 +34,6 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:
-            raise SettingsError(f"modules: {module} cannot be imported ({type(error).__name__}: {error})") from error
+            remedy = "; PYTHONPATH must name its folder" if isinstance(error, ModuleNotFoundError) else ""
+            line = f"modules: {module} cannot be imported ({type(error).__name__}: {error}){remedy}"
+            raise SettingsError(line) from error

@@ -223,8 +223,8 @@ class ImplicitPRMWorker(TrainingWorker):
     def update_and_score(self, data: TensorDict) -> TensorDict:
         """Train on the mini-batches in order; the scores are the log-probabilities of the training forward passes.
 
-        PRIME's single forward (arXiv 2502.01456, section 4.4): earlier mini-batches have moved the PRM that scores a
-        later one. :meth:`update_metrics` has the metrics.
+        "Single forward" of PRIME (arXiv 2502.01456) and its released code: earlier mini-batches have moved the PRM that
+        scores a later one. :meth:`update_metrics` has the metrics.
         """
         row_B = data[ROW].tolist()
         self.loss_fn.start_recording()

@@ -109,7 +109,7 @@ def score_then_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
 
 
 def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scoring:
-    """``interleaved``: the training forward passes score, PRIME's single forward (arXiv 2502.01456, section 4.4)."""
+    """``interleaved``: the training forward passes score, as in PRIME's released code ("single forward")."""
     metrics = prm.update(batch, keeps_scores=True)
     # The nearest to "before" that it has.
     during = prm.training_scores(batch)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of PRIME, from rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1)."""
+"""One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1).
+
+``PrimeTrainerMixin._compute_advantage`` calls it; verl samples before it and updates the policy after it, and
+``prompt_judge.py`` has filtered the prompts.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +17,7 @@ from prime_ext.trainer.reward_sources import combine, reward_sources
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, Scorer
 
-# Roles of the models that the policy may be pulled towards, by which its loss finds their engines.
+# Names under which the policy's loss looks up the models that it is pulled towards.
 PRM_ROLE, AVERAGE_ROLE = "prm", "average"
 
 
@@ -47,7 +51,7 @@ def prime_step(
 
     Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or infinite.
     """
-    # Reference, PRM's log-probabilities and its update; a token is worth r_t = beta * (log pi_prm - log pi_ref).
+    # Token rewards r_t = beta * (log pi_prm - log pi_ref), and the PRM's update, in the order of prm.update_mode.
     scored = scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
     seconds = dict(scored.seconds)
     with marked_timer("prime_advantage", seconds):
@@ -55,7 +59,7 @@ def prime_step(
         weight = gate.update(scored.pairs) if gate is not None else 1.0
         # Outcome, process and turn rewards, each with its estimator and coefficient.
         sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
-        # A = sum over the sources of coefficient * (return - leave-one-out baseline), whitened over the batch's tokens.
+        # Per source: rewards minus leave-one-out baseline, summed from t on. A = sum of the sources, whitened.
         advantages = combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
         coefficients = kl_coefficients(weight, settings)
     metrics = {**scored.metrics, **sources.metrics, **advantages.metrics}

@@ -560,14 +560,16 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
     assert not list(tmp_path.iterdir()), "a refused run leaves nothing behind"
 
 
-def test_a_module_of_the_users_that_cannot_be_loaded_and_a_name_that_is_taken(monkeypatch):
+def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_loss_that_is_none(monkeypatch):
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     with pytest.raises(
         SettingsError, match=r"^modules: no_such_module cannot be imported \(ModuleNotFoundError: No mod"
     ):
         compose_for_verl("prime_trainer_cpu", ["modules=[no_such_module]"])
-    with pytest.raises(ValueError, match="^'ce' is taken; there are ce, dpo, kto, nca$"):
-        extend.prm_loss("ce")(print)
+    with pytest.raises(ValueError, match="^'none' is taken; there are gaussian, none, released, weibull$"):
+        extend.shaping("none")(print)
+    with pytest.raises(ValueError, match=r"'mine' must return a scalar tensor with a gradient, got shape \(2, 3\)$"):
+        extend.prm_loss("mine")(lambda log_ratio_BT, mask_BT, rows, beta: log_ratio_BT)
 
 
 # ---- what settings say of algorithms -------------------------------------------------------------------------------

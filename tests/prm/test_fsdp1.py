@@ -32,7 +32,6 @@ from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.generate.export import export
-from prime_ext.plan.run import checkpoint_bytes, read_engines
 from prime_ext.prm.engines import average_weights
 from prime_ext.trainer.implicit_prm import update_options
 
@@ -193,12 +192,11 @@ def test_a_saved_model_is_merged_from_its_shards(results, work_dir):
 
 @pytest.fixture(scope="module")
 def one_rank(model_path, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rank")
-    return run_ranks(PROGRAM, [model_path], {1: folder})[1], folder
+    return run_ranks(PROGRAM, [model_path], {1: tmp_path_factory.mktemp("rank")})[1]
 
 
 def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
-    (before, after, metrics), (before_2, after_2, metrics_2) = (one_rank[0][name] for name in ("fsdp", "fsdp2"))
+    (before, after, metrics), (before_2, after_2, metrics_2) = (one_rank[name] for name in ("fsdp", "fsdp2"))
     assert_rows_close(before, before_2)
     assert_rows_close(after, after_2)
     assert_updates_close([metrics], [metrics_2])
@@ -206,13 +204,5 @@ def test_a_critic_is_trained_as_on_fsdp2_where_runs_on_a_cpu_train_it(one_rank):
 
 
 def test_one_rank_holds_float32_weights_after_a_save_so_that_fsdp1_is_refused_there(one_rank):
-    after_a_pass, after_a_save = one_rank[0]["held"]
+    after_a_pass, after_a_save = one_rank["held"]
     assert after_a_pass == 0 and after_a_save > 0
-
-
-def test_a_checkpoint_has_the_planned_size(one_rank, model_path, config):
-    sized = config.copy()
-    sized.actor_rollout_ref.model.path = str(model_path)
-    files = [*(one_rank[1] / "prm").glob("model_world*"), *(one_rank[1] / "prm").glob("optim_world*")]
-    planned = checkpoint_bytes(read_engines(sized, 64)["PRM"])
-    assert sum(file.stat().st_size for file in files) == pytest.approx(planned, rel=0.1)

@@ -21,8 +21,8 @@ from recipe_calls import RECIPES, calls_of, compose_sft, differences, name_of, o
 from prime_ext import doctor
 from prime_ext.config.compose import compose_config
 from prime_ext.offline_prm.__main__ import compose as compose_offline
-from prime_ext.preflight.check import check_config, check_files
-from prime_ext.train import preflight
+from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+from prime_ext.run.ray_cluster import check_ray
 from recipes.prime import code_rows
 from recipes.pspo_wrs.data import LABELS as LABELERS
 from recipes.smoke.prepare import prepare, read_words
@@ -135,8 +135,8 @@ def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_p
     rows, family = [str(inputs / "train.parquet")] * 4, name.partition("_")[0]
     words += [f"data.train_files={rows}", f"data.val_files={rows[:1]}", "trainer.total_training_steps=1"]
     words += [f"actor_rollout_ref.model.path={inputs / 'policy'}", "modules=[recipes.smoke.verifier]"]
-    config, problems = preflight(name, [*words, *read_words(family, inputs)])
-    assert problems == []
+    config = compose_for_verl(name, [*words, *read_words(family, inputs)])
+    assert [*check_config(config), *check_ray(config), *check_files(config)] == []
 
     def problems_with(**changes):
         changed = config.copy()
