@@ -4,6 +4,7 @@
 import asyncio
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
@@ -178,7 +179,7 @@ def test_the_response_stays_within_its_length_and_a_turn_that_is_too_long_is_not
 
 
 def test_cleaning_ends_and_leaves_no_token():
-    tokens = forged_tokens(SimpleNamespace(all_special_tokens=["xa", " <b>", "  "], get_added_vocab=lambda: {"x a": 1}))
+    tokens = forged_tokens(Mock(all_special_tokens=["xa", " <b>", "  "], get_added_vocab=lambda: {"x a": 1}))
     for text in ("xa xxaa", "<b>" * 3 + " <b>", "x" * 50 + "a" * 50, "    "):
         found = clean(text, tokens)
         assert not tokens.search(found) and found.replace(" ", "") == text.replace(" ", "")

@@ -15,7 +15,8 @@ from recipe_calls import calls_of, overrides_of
 
 from prime_ext.config.compose import compose_config
 from prime_ext.config.settings import PRMSettings
-from prime_ext.train import preflight
+from prime_ext.preflight.check import check_config, check_files, compose_for_verl
+from prime_ext.run.ray_cluster import check_ray
 from prime_ext.trainer.build import prm_model
 from recipes.smoke.prepare import overrides, prepare
 
@@ -57,8 +58,8 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
     else:
         # The script asks the interpreter for them, which is a stand-in here.
         words = [*filter(None, words), *overrides("prime", tmp_path / "inputs", steps=4, rollout=rollout)]
-    config, problems = preflight(name, words)
-    assert problems == []
+    config = compose_for_verl(name, words)
+    assert [*check_config(config), *check_ray(config), *check_files(config)] == []
     assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == rollout
 
 

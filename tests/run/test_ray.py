@@ -155,6 +155,7 @@ def start(tmp_path, monkeypatch):
     def run(*words, main):
         monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main))
         given = ["train", "--config-name=prime_trainer_cpu", *overrides("prime", tmp_path / "inputs")]
+        given += ["modules=[recipes.smoke.verifier]"]
         given += [f"trainer.default_local_dir={tmp_path}/checkpoints", *words]
         monkeypatch.setattr(sys, "argv", given)
         train.main()
