@@ -29,7 +29,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers import server as server_module
-from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
+from prime_ext.step_rm.scorers.build import build_scorer, check_server
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -333,22 +333,3 @@ def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
         check_server(asked)
         outcomes = scores(asked, chains)
     all_close(outcomes, scores(scorer_settings(model_path=str(path), device="cpu"), chains))
-
-
-BY_RESPONSE = {"kind": "token_classification", "model_path": "m"}
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({}, "step_scorer.model_path"),
-        ({"model_path": "m", "kind": "server", "attempts": 0}, "step_scorer.attempts must be"),
-        ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
-        ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
-        ({"model_path": "m", "attempts": 4}, "unknown key step_scorer.attempts"),
-        ({**BY_RESPONSE, "pair_format": {}}, "unknown key step_scorer.pair_format"),
-    ],
-)
-def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
-    with pytest.raises(SettingsError, match=message):
-        check_model(scorer_settings(**changes))
