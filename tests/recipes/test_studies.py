@@ -16,7 +16,7 @@ from prime_ext.utils.files import read_json, write_json
 from prime_ext.verifiers.reasoning_gym import read_problem
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import laboratory, report, through_verl
-from recipes.studies.report import Arrival, Method, read_results, read_study, write_ratio, write_table
+from recipes.studies.report import Arrival, read_results, read_study, write_ratio, write_table
 from recipes.studies.run import main, run_study
 from recipes.tiny_model import write_model
 
@@ -78,30 +78,6 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
         for accuracy in row.split("|")[2].split(","):
             (ratio,) = re.findall(r"\((\S+ ± \S+),", cells[f" rollouts to {accuracy.strip()}% "])
             assert ratio in row, (method, ratio, row)
-
-
-def run_of(accuracies, **end):
-    steps = list(range(0, 10 * len(accuracies), 10))
-    return {"curve": {"steps": steps, "accuracy": accuracies}, "end": {"accuracy": accuracies[-1], **end}}
-
-
-def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive():
-    ends = {"right (%)": ["accuracy", 100, 1], "seconds": ["seconds", 1, 2]}
-    table = {"end": ends, "difference": "accuracy", "arrivals": ["steps"], "accuracies": [0.5], "digits": 1}
-    study = {"methods": dict.fromkeys("abc"), "labels": {"a": "first"}, "table": table}
-    runs = {
-        "a": {0: run_of([0.2, 0.4], seconds=1.0), 1: run_of([0.2, 0.6], seconds=3.0)},
-        "b": {0: run_of([0.2, 0.5], seconds=1.0), 1: run_of([0.2, 0.7], seconds=1.0)},
-        "c": {7: run_of([0.2, 0.4], seconds=None)},
-    }
-    results = {name: Method(["x=1"], of_method) for name, of_method in runs.items()}
-    _, _, first, second, third = write_table(study, results).splitlines()
-    assert first == "| first | 2 | 50.0 ± 10.0 | 2.00 ± 1.00 | - | 7.5 (1 of 2 runs) |"
-    # The difference is 10 points in every pair, so that it has no error, although both vary.
-    assert second == "| `b`, x=1 | 2 | 60.0 ± 10.0 | 1.00 ± 0.00 | 10.0 ± 0.0 | 8.0 ± 2.0 |"
-    assert third == "| `c`, x=1 | 1 | 40.0 | - | - | never |"
-    with pytest.raises(SystemExit, match="baseline d has no runs; there are: a, b, c"):
-        write_table(study, results, "d")
 
 
 # ---- runs ----
