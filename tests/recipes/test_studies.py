@@ -16,7 +16,7 @@ from prime_ext.utils.files import read_json, write_json
 from prime_ext.verifiers.reasoning_gym import read_problem
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import laboratory, report, through_verl
-from recipes.studies.report import Arrival, read_results, read_study, write_ratio, write_table
+from recipes.studies.report import read_results, read_study, write_table
 from recipes.studies.run import main, run_study
 from recipes.tiny_model import write_model
 
@@ -41,25 +41,6 @@ def test_files_of_a_run_that_was_interrupted(tmp_path):
         run_metrics(tmp_path)
     (tmp_path / "seconds.tsv").write_text("data\t5\nprime\t60\nprime\t40\n")
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
-
-
-@pytest.mark.parametrize(
-    ("baseline_arrives", "method_arrives", "ratio"),
-    [
-        # The geometric mean of pairs that are all 2.
-        ((True, True), (True, True), " (2.00 ± 0.00, 2/2)"),
-        ((True, False), (True, True), " (>2.00 ± 0.00, 2/2)"),
-        ((True, True), (False, True), " (<2.00 ± 0.00, 2/2)"),
-        ((True, False), (False, True), " (?2.00 ± 0.00, 2/2)"),
-        ((True, False), (True, False), " (2.00, 1/1)"),
-        ((False, False), (False, False), ""),
-    ],
-)
-def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_arrives, ratio):
-    baseline = {seed: Arrival(200.0, arrives) for seed, arrives in enumerate(baseline_arrives)}
-    method = {seed: Arrival(100.0, arrives) for seed, arrives in enumerate(method_arrives)}
-    assert write_ratio(method, baseline) == ("" if all(method_arrives) else ">") + "100" + ratio
-    assert write_ratio(method, None) == ("" if all(method_arrives) else ">") + "100"
 
 
 @pytest.mark.parametrize("name", STUDIES)

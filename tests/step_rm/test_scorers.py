@@ -305,22 +305,6 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
         check_server(asked)
 
 
-def test_no_server_is_one_line_before_training(paths):
-    with pytest.raises(SettingsError, match="step_scorer.address: .*no connection: "):
-        check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
-    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
-        build_scorer(settings(paths, "bert", kind="server"))
-
-
-def test_addresses_of_verls_router_and_urls(paths):
-    for address, url in (
-        ("[fe80::1]:8000", "http://[fe80::1]:8000/classify"),
-        ("https://rm.example/v1/", "https://rm.example/v1/classify"),
-        ("https://rm.example/classify", "https://rm.example/classify"),
-    ):
-        assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
-
-
 @pytest.mark.vllm
 def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
     path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
