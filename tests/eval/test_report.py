@@ -84,28 +84,15 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     assert "<script" not in outside and "<img" not in outside
 
 
-def test_what_a_run_lacks_is_said_or_left_out(tmp_path):
-    def change(row):
-        row.update(score=None, verdict="error", grader_failure=True)
-
-    # Only graded again, nothing judged, and a task begun.
-    run = make_run(tmp_path / "run", change=change, problems=3, speed=None)
-    (run / "amc").mkdir()
-    (run / "amc" / "responses.jsonl").write_text("")
-    results = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps({**results, "regraded_with": {"math-verify": "0.9.1"}}))
-    markdown = write_report(run).read_text()
-    assert "| avg@1 | – | – | 0 | 3 |" in markdown
-    assert "response tokens per second" not in markdown and "| regraded\\_with.math-verify | 0.9.1 |" in markdown
-    assert "Not finished, and not in this report: amc." in markdown
-
-
 def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_error(tmp_path, capsys):
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
     assert main([str(whole), str(part)]) == 0
     assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, part)]
+    assert main([str(whole), str(whole)]) == main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "two runs have a folder of the same name" in error and "has no results.json: give the --output" in error
     assert main([str(whole), str(part), "--table", "prime"]) == 0
     text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)
@@ -162,16 +149,6 @@ def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, 
     error = capsys.readouterr().err
     assert message in error and error.startswith("report: ") and error.count("\n") == 1
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_other_mistakes_are_one_line(tmp_path, capsys):
-    run, other = make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")
-    for words, message in (
-        ([str(tmp_path / "none")], "has no results.json: give the --output of eval.run"),
-        ([str(run), str(other)], "two runs have a folder of the same name"),
-    ):
-        assert main(words) == 2
-        assert message in capsys.readouterr().err
 
 
 # ---- comparisons ----

@@ -30,6 +30,7 @@ from small_tasks import (
 
 from eval import grade
 from eval.plan import choose_tasks
+from eval.report import write_report
 from eval.run import main
 from prime_ext.tasks.task_file import task_names
 from prime_ext.utils.files import write_json_lines
@@ -224,6 +225,10 @@ def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsy
     task = results_of(tmp_path / "out")["tasks"]["parity"]
     assert task["summary"]["scores"] == {"avg@1": None} and task["choice"] is None
     assert re.search("Parity +– +–", capsys.readouterr().out)
+    (tmp_path / "out" / "amc").mkdir()
+    (tmp_path / "out" / "amc" / "responses.jsonl").write_text("")
+    report = write_report(tmp_path / "out").read_text()
+    assert "| avg@1 | – | – | 0 |" in report and "Not finished, and not in this report: amc." in report
 
 
 def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
