@@ -163,7 +163,6 @@ def test_a_decoder_with_the_question_and_all_steps_stops_without_improvement(fol
     [
         ({"model.path": "/nowhere"}, "model.path=/nowhere"),
         ({"model.path": "???"}, "model.path"),
-        ({"data.files": "nowhere.parquet"}, "nowhere.parquet does not exist"),
         ({"data.max_length": 4000}, "max_length=4000"),
         ({"trainer.typo": 1}, "typo"),
         ({"data.files": "ALL_TRAIN"}, "no step is in the split validation"),
