@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that a model writes is markup on a page, and long texts are cut."""
+"""Nothing that a model writes is markup on a page."""
 
 from prime_ext.utils.report_page import Page, show_invisible
 
