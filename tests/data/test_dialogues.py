@@ -11,7 +11,7 @@ from told import conversed, rl_row
 from data_preprocessing.rewrite_choice import Choice, option_named, parsed, read_options, rewrite, unfaithful
 from data_preprocessing.selection import find_reason, select
 from data_preprocessing.stages import Removal
-from data_preprocessing.validate_votes import INSTRUCTION, Votes, says_unsolvable, voting
+from data_preprocessing.validate_votes import INSTRUCTION, Votes, voting
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
@@ -145,12 +145,6 @@ def test_votes_are_counted_by_the_answers_of_complete_solutions(answers, expecte
     assert [ask.sample for ask in asked] == list(range(len(answers)))
     assert asked[0].prompt[-1]["content"] == INSTRUCTION + "What is it?"
     assert new["extra_info"]["votes"] == [asdict(Votes("judge", len(answers), *expected))]
-
-
-def test_no_solution_can_be_said_in_several_ways():
-    for answer in ("No solution", r"\text{No Solution}", "there is no solution", "nosolution", "unsolvable"):
-        assert says_unsolvable(answer)
-    assert not says_unsolvable("0") and not says_unsolvable("no solution for x = 2, else 3")
 
 
 def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_replaced():

@@ -152,7 +152,6 @@ def test_what_got_no_answer_is_asked_again_or_removed(problems, tmp_path, capsys
     ("more", "message"),
     [
         (("--top-p", 0), "--top-p above 0 and at most 1"),
-        (("--model", "other"), "does not serve 'other'"),
         (("--answers", "IN"), "is broken or half-written"),
         (("--output-dir", "IN/.."), "is an input and would be replaced"),
         (("--input", "missing.parquet"), "missing.parquet"),

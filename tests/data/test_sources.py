@@ -79,26 +79,9 @@ def test_tests_keep_their_text_and_say_what_they_call():
     assert problems[3].inputs == () and problems[3].programs
 
 
-def test_each_set_has_its_tests_programs_and_marks():
-    taco = problems_of("taco")
-    assert [problem.marks for problem in taco] == [("picture",), (), ()]
-    assert taco[2].inputs == ("ab ba",) and taco[2].outputs == ("ba\nab",)
-    first, second, _ = problems_of("codecontests")
-    # Public, private and generated tests; programs in Python 3 only.
-    assert first.inputs[:4] == ("8\n", "10\n", "8\n", "2\n") and second.marks == ("file",)
-    assert first.programs == ("print(int(input()) // 2)\n",)
-
-
 def test_submissions_become_problems_with_their_accepted_python_3_programs():
     first, second = problems_of("codeforces")
     assert first.programs == ("print(int(input()) // 2)\n",) and second.index == 2
-    assert first.problem.split("\n\n") == [
-        "Read a number of apples and print how many pairs they make.",
-        "Input\nOne number.",
-        "Output\nThe number of pairs.",
-        "Example input\n5\nExample output\n2",
-        "Note\nOne apple is left.",
-    ]
     row = {"contestId": 1, "index": "A", "verdict": "OK", "programmingLanguage": "Python 3"}
     rows = [(n, {**row, "code": f"print({n})"}) for n in range(1, 40)]
     found = dict(one_row_per_problem(iter([*rows, (40, {"index": "A"})])))

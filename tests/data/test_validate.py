@@ -25,16 +25,6 @@ def write(path, rows, schema=MATH_SCHEMA):
     return str(path)
 
 
-def test_good_rows_are_a_table_per_source_and_exit_0(tmp_path, capsys):
-    rows = [row(), row(1, r"\frac{1}{2}", "Half?", "numina_cn_k12"), row(2, "5", "What is 2+3, please?")]
-    assert main([write(tmp_path / "a.parquet", rows)]) == 0
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        "| numina_cn_k12 | 1 | 0 | 0 | 5 | 5 |",
-        "| openai/gsm8k | 2 | 0 | 0 | 16 | 20 |",
-        "nothing is wrong",
-    ]
-
-
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

@@ -12,7 +12,7 @@ from eval.compare import main as compare_main
 from eval.compare import signed
 from eval.formats import interval, percent, score
 from eval.published import references
-from eval.report import choose_examples, kind_of, main, write_report
+from eval.report import main, write_report
 from eval.results import load_run
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import escape_markdown
@@ -74,17 +74,6 @@ def _told(estimate):
     return [f"{value} ± {error}", f"{low} to {high}", str(estimate["problems"])]
 
 
-def test_examples_are_of_every_kind(tmp_path):
-    def change(row):
-        if row["sample"] == 0:
-            row.update(score=None, verdict="timeout", grader_failure=True)
-
-    task = load_run(make_run(tmp_path / "run", decoding="recommended", change=change)).tasks["aime2024"]
-    examples = choose_examples(task)
-    assert set(examples) == {"right", "wrong", "truncated", "not judged"}
-    assert all(kind_of(row) == kind for kind, row in examples.items())
-
-
 def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     path = write_report(make_run(tmp_path / "run", change=hostile, model="<script>alert(3)</script>\x00"))
     assert path.stat().st_size < 100_000
@@ -95,37 +84,15 @@ def test_hostile_responses_leave_a_valid_and_small_page(tmp_path):
     assert "<script" not in outside and "<img" not in outside
 
 
-def test_what_a_run_lacks_is_said_or_left_out(tmp_path):
-    def change(row):
-        row.update(score=None, verdict="error", grader_failure=True)
-
-    # Only graded again, nothing judged, and a task begun.
-    run = make_run(tmp_path / "run", change=change, problems=3, speed=None)
-    (run / "amc").mkdir()
-    (run / "amc" / "responses.jsonl").write_text("")
-    results = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps({**results, "regraded_with": {"math-verify": "0.9.1"}}))
-    markdown = write_report(run).read_text()
-    assert "| avg@1 | – | – | 0 | 3 |" in markdown
-    assert "response tokens per second" not in markdown and "| regraded\\_with.math-verify | 0.9.1 |" in markdown
-    assert "Not finished, and not in this report: amc." in markdown
-
-
-def test_tasks_of_choice_have_their_f1_and_tasks_of_code_no_votes(tmp_path):
-    choice = make_run(tmp_path / "choice", ["redditnli"], decoding="greedy", problems=9)
-    macro_f1 = json.loads((choice / "results.json").read_text())["tasks"]["redditnli"]["choice"]["macro_f1"]
-    assert f"| macro f1, % | {percent(macro_f1)} |" in write_report(choice).read_text()
-    code = make_run(tmp_path / "code", ["leetcode"], decoding="recommended", n=2, ks=(2,), problems=5)
-    text = write_report(code).read_text()
-    assert "| pass@2 |" in text and "maj@" not in text and "### By difficulty" in text
-
-
 def test_the_papers_tables_have_the_published_columns_and_an_average_with_its_error(tmp_path, capsys):
     tasks = ["aime2024", "amc", "math500", "minerva_math", "olympiadbench"]
     whole = make_run(tmp_path / "whole", tasks, problems=30)
     part = make_run(tmp_path / "part", tasks[:2], decoding="recommended")
     assert main([str(whole), str(part)]) == 0
     assert capsys.readouterr().out.split() == [str(run / "report.md") for run in (whole, part)]
+    assert main([str(whole), str(whole)]) == main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "two runs have a folder of the same name" in error and "has no results.json: give the --output" in error
     assert main([str(whole), str(part), "--table", "prime"]) == 0
     text = capsys.readouterr().out
     head, _, *rows, average = markdown_rows(text)
@@ -184,16 +151,6 @@ def test_a_damaged_run_is_one_line_and_nothing_is_overwritten(tmp_path, capsys, 
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_other_mistakes_are_one_line(tmp_path, capsys):
-    run, other = make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")
-    for words, message in (
-        ([str(tmp_path / "none")], "has no results.json: give the --output of eval.run"),
-        ([str(run), str(other)], "two runs have a folder of the same name"),
-    ):
-        assert main(words) == 2
-        assert message in capsys.readouterr().err
-
-
 # ---- comparisons ----
 
 
@@ -223,11 +180,6 @@ def test_differences_and_flips_against_brute_force(tmp_path):
         ends = f"{signed(found['low'])} to {signed(found['high'])}"
         row = next(row for row in rows if row[0] == own["title"])
         assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
-
-
-def test_one_problem_has_no_interval(tmp_path, capsys):
-    assert compare_main([str(make_run(tmp_path / name, problems=1, skill=9)) for name in ("a", "b")]) == 0
-    assert "| – | 100.0 | 100.0 | 0 | 0 | 1 |" in capsys.readouterr().out
 
 
 def test_unjudged_problems_and_other_versions_are_said(tmp_path):

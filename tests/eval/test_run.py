@@ -30,6 +30,7 @@ from small_tasks import (
 
 from eval import grade
 from eval.plan import choose_tasks
+from eval.report import write_report
 from eval.run import main
 from prime_ext.tasks.task_file import task_names
 from prime_ext.utils.files import write_json_lines
@@ -224,22 +225,10 @@ def test_a_server_that_is_down_from_the_start_is_no_score(tasks, tmp_path, capsy
     task = results_of(tmp_path / "out")["tasks"]["parity"]
     assert task["summary"]["scores"] == {"avg@1": None} and task["choice"] is None
     assert re.search("Parity +– +–", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    ("words", "backend", "message"),
-    [
-        (["--seed", "1"], {}, "holds a run with seed 0, now it is 1; choose another --output"),
-        (["--limit", "2"], {}, "holds a run with settings.limit null, now it is 2"),
-        ([], {"name": "other"}, 'with model.model "scripted", now it is "other"'),
-    ],
-)
-def test_another_run_is_refused_in_the_folder(tasks, whole, capsys, words, backend, message):
-    before, asked = bytes_of(whole), ScriptedBackend(**backend)
-    assert run(*tasks, "--decoding", "several", "--output", whole, *words, backend=asked) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.startswith("eval.run: ") and said.count("\n") == 1
-    assert bytes_of(whole) == before and asked.asked == []
+    (tmp_path / "out" / "amc").mkdir()
+    (tmp_path / "out" / "amc" / "responses.jsonl").write_text("")
+    report = write_report(tmp_path / "out").read_text()
+    assert "| avg@1 | – | – | 0 |" in report and "Not finished, and not in this report: amc." in report
 
 
 def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
@@ -253,6 +242,16 @@ def test_other_data_or_another_prompt_are_another_run(tmp_path, capsys):
         (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new, 1))
         assert run(*words) == 2
         assert f"holds a run with tasks.sums.{key}" in capsys.readouterr().err
+    write_tasks(tmp_path)
+    before, other = bytes_of(tmp_path / "out"), ScriptedBackend(name="other")
+    for more, backend, message in (
+        (["--seed", "1"], None, "eval.run: .* holds a run with seed 0, now it is 1; choose another --output\n"),
+        (["--limit", "2"], None, "holds a run with settings.limit null, now it is 2"),
+        ([], other, 'with model.model "scripted", now it is "other"'),
+    ):
+        assert run(*words, *more, backend=backend) == 2
+        assert re.search(message, capsys.readouterr().err)
+    assert bytes_of(tmp_path / "out") == before and other.asked == []
 
 
 class Generous:
@@ -281,19 +280,15 @@ def test_regrading_needs_no_model_and_changes_only_verdicts(tasks, tmp_path, mon
     assert score_of(out, "sums", "avg@4") == 1 and "regraded_with" in results_of(out)
 
 
-@pytest.mark.parametrize(("gold", "held"), [(None, "the gold answer None"), (["7"], "the gold answer ['7']")])
-def test_regrading_refuses_a_gold_answer_that_is_no_text(tasks, whole, tmp_path, capsys, gold, held):
+def test_regrading_refuses_what_is_no_run_and_a_gold_answer_that_is_no_text(whole, tmp_path, capsys):
     out = shutil.copytree(whole, tmp_path / "out")
     path = out / "sums" / "problems.jsonl"
-    rows = [json.loads(line) | {"gold": gold} for line in path.read_text().splitlines()]
-    write_json_lines(path, rows)
-    assert grade.main(["--run", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert f"problems.jsonl problem 1 has {held}; it must hold" in said and said.count("\n") == 1
-
-
-@pytest.mark.parametrize(("name", "message"), [("no", "no is not a folder"), ("", "give the --output of eval.run")])
-def test_regrading_a_folder_that_is_no_run(tmp_path, capsys, name, message):
-    assert grade.main(["--run", str(tmp_path / name)]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    write_json_lines(path, [json.loads(line) | {"gold": None} for line in path.read_text().splitlines()])
+    for folder, message in (
+        (out, "problems.jsonl problem 1 has the gold answer None; it must hold"),
+        (tmp_path / "no", "no is not a folder"),
+        (tmp_path, "give the --output of eval.run"),
+    ):
+        assert grade.main(["--run", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1

@@ -184,8 +184,6 @@ def test_any_causal_model_learns_from_rows_of_text(tmp_path, rows, template):
     [
         (["prm.lrr=2"], "unknown key prm.lrr; nearest: prm.lr"),
         (["prm.beta"], "prm.beta|must be a valid number"),
-        (["prm.bias=maybe"], "prm.bias|must be a valid boolean"),
-        (["actor.lr=nan"], "actor.lr|must be a finite number"),
         (["rollout.n=2", "rollout.n=8.5"], "rollout.n|must be a valid integer"),
         (["rollout.n=0"], "rollout.n|must be greater than or equal to 1"),
         (["prime.process.form=sum"], "prime.process.form|'sampled' or 'kl'"),

@@ -10,7 +10,7 @@ import time
 import pytest
 from scripted_server import Answer, ScriptedServer
 
-from prime_ext.generate.backend import BackendError, Request, Response, Sampling, generate_with_progress
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.generate.server import ServerBackend
 
@@ -175,13 +175,3 @@ def test_flags_that_do_not_fit_together_are_one_line():
     ):
         with pytest.raises(BackendError, match=message):
             opened(*words.split())
-
-
-def test_the_bar_shows_responses_of_all_runs_speed_and_failures(capsys):
-    requests = [Request(str(number), f"q{number}", Sampling()) for number in range(6)]
-    with ScriptedServer(lambda *_: Answer("x", tokens=100), faults_of={"q3": [400]}, seconds=0.01) as server:
-        backend = opened("--backend", "server", "--model", "scripted", "--base-url", server.base_url)
-        found = list(generate_with_progress(backend, requests, "math500", done=4))
-    last = capsys.readouterr().err.replace("\n", "\r").strip("\r").split("\r")[-1]
-    assert len(found) == 6
-    assert last.startswith("math500: 100%") and "10/10" in last and "tokens/s, 1 failed" in last

@@ -157,33 +157,6 @@ def test_the_configurations_are_accepted_once_files_are_named(problems_of, name)
 # ---- single keys ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("cpu", "prm.beta", "high"),
-        ("pspo", "step_scorer.dtype", 5),
-    ],
-)
-def test_a_value_of_another_type_names_the_key_and_what_would_be_right(problems_of, name, key, value):
-    (problem,) = problems_of({key: value}, name)
-    assert problem.startswith(f"{key} must be ") and problem.endswith(f", got {value!r}")
-
-
-UNREAD = [
-    ("trainer.sav_freq", "; did you mean trainer.save_freq?"),
-    ("total_epochs", "; did you mean trainer.total_epochs?"),
-    ("prm.bta", "; did you mean prm.beta?"),
-    ("actor_rollout_ref.actor.optim.lrr", "; did you mean actor_rollout_ref.actor.optim.lr?"),
-    ("reward.custom_reward_function.arguments", "; there is name, path"),
-    ("trial", ""),
-]
-
-
-@pytest.mark.parametrize(("key", "hint"), UNREAD)
-def test_a_key_that_nothing_reads_is_refused_with_the_nearest_one(problems_of, key, hint):
-    assert problems_of({key: 1}) == [f"nothing reads {key}=1{hint}"]
-
-
 def _composed(*words):
     with initialize_config_module("prime_ext.config", version_base=None):
         return compose("prime_trainer_cpu", ["variant=guarded", *words])
@@ -257,6 +230,15 @@ FINE = [
 REFUSED = [
     # single values
     ("cpu", {"prime.filter.lower": 0.9}, None),
+    ("cpu", {"prm.beta": "high"}, "prm.beta must be a valid number, got 'high'"),
+    ("pspo", {"step_scorer.dtype": 5}, None),
+    # keys that nothing reads
+    ("cpu", {"trainer.sav_freq": 1}, "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?"),
+    ("cpu", {"total_epochs": 1}, "nothing reads total_epochs=1; did you mean trainer.total_epochs?"),
+    ("cpu", {"prm.bta": 1}, "nothing reads prm.bta=1; did you mean prm.beta?"),
+    ("cpu", {f"{ACTOR}.optim.lrr": 1}, f"{ACTOR}.optim.lrr=1; did you mean {ACTOR}.optim.lr?"),
+    ("cpu", {"reward.custom_reward_function.arguments": 1}, "arguments=1; there is name, path"),
+    ("cpu", {"trial": 1}, "nothing reads trial=1"),
     ("cpu", {f"{ROLLOUT}.temperature": 0.0}, None),
     ("cpu", {"data.train_batch_size": 12}, None),
     ("cpu", {"algorithm.adv_estimator": "grpo"}, None),
@@ -326,6 +308,11 @@ REFUSED = [
     ("cpu", {**SEPARATE, f"{ROLLOUT}.nnodes": 0}, "rollout.nnodes=0 with n_gpus_per_node=2: set both above 0"),
     ("cpu", {**SEPARATE, "prm.mini_batch_size": 16}, "prm.mini_batch_size=16 is above the 8 prompts of an update"),
     # PSPO-WRS and step scorers
+    ("scored", {"step_scorer.model_path": None}, None),
+    ("scored", {"step_scorer.model_path": "/nowhere"}, None),
+    ("scored", {"step_scorer.pair_format": {"x": 1}}, "step_scorer.pair_format.x"),
+    ("scored", {"step_scorer.attempts": 4}, "step_scorer.attempts"),
+    ("pspo", {**SERVER, "step_scorer.attempts": 0}, None),
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),
@@ -389,10 +376,8 @@ def fused_prm(path):
 FILES = [
     ("cpu", lambda path: train_on(path, n_rows=0), " has no rows"),
     ("cpu", lambda path: train_on(path, reward_model=None), "row 1 and 31 more: the row needs the key 'reward_model'"),
-    ("cpu", lambda path: train_on(path, prompt=None), "row 1 and 31 more: prompt must be a valid list, got None"),
     ("cpu", lambda path: train_on(path, prompt="What?"), "row 1 and 31 more: prompt must be a valid list, got 'What?'"),
     ("cpu", lambda path: train_on(path, reward_model={"style": "rule"}), "reward_model needs the key 'ground_truth'"),
-    ("cpu", lambda path: train_on(path, data_source=["gsm8k"]), "data_source must be a valid string, got ['gsm8k']"),
     (
         "cpu",
         lambda path: {"data.train_files": write_lines(path.with_suffix(".jsonl"), prompt="x")},
@@ -473,7 +458,6 @@ REWARD_FUNCTIONS = [
     ("return {'score': True, 'acc': 0.5, 'more': 'x'}", None),
     ("return None", "it returned None, and must return a finite number, or a dict with one as score"),
     ("return float('nan')", "it returned nan, and must"),
-    ("return '1'", "it returned '1', and must"),
     ("raise KeyError('gold')", "fails on the first row of data.train_files: "),
     ("__import__('os')._exit(3)", "exit code 3"),
     ("__import__('time').sleep(99)", "more than 5.0 s"),

@@ -16,7 +16,7 @@ from prime_ext.utils.files import read_json, write_json
 from prime_ext.verifiers.reasoning_gym import read_problem
 from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
 from recipes.studies import laboratory, report, through_verl
-from recipes.studies.report import Arrival, Method, read_results, read_study, write_ratio, write_table
+from recipes.studies.report import read_results, read_study, write_table
 from recipes.studies.run import main, run_study
 from recipes.tiny_model import write_model
 
@@ -43,25 +43,6 @@ def test_files_of_a_run_that_was_interrupted(tmp_path):
     assert read_seconds(tmp_path / "seconds.tsv") == {"data": 5.0, "prime": 100.0, "total": 105.0}
 
 
-@pytest.mark.parametrize(
-    ("baseline_arrives", "method_arrives", "ratio"),
-    [
-        # The geometric mean of pairs that are all 2.
-        ((True, True), (True, True), " (2.00 ± 0.00, 2/2)"),
-        ((True, False), (True, True), " (>2.00 ± 0.00, 2/2)"),
-        ((True, True), (False, True), " (<2.00 ± 0.00, 2/2)"),
-        ((True, False), (False, True), " (?2.00 ± 0.00, 2/2)"),
-        ((True, False), (True, False), " (2.00, 1/1)"),
-        ((False, False), (False, False), ""),
-    ],
-)
-def test_runs_that_do_not_arrive_make_a_ratio_a_bound(baseline_arrives, method_arrives, ratio):
-    baseline = {seed: Arrival(200.0, arrives) for seed, arrives in enumerate(baseline_arrives)}
-    method = {seed: Arrival(100.0, arrives) for seed, arrives in enumerate(method_arrives)}
-    assert write_ratio(method, baseline) == ("" if all(method_arrives) else ">") + "100" + ratio
-    assert write_ratio(method, None) == ("" if all(method_arrives) else ">") + "100"
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_page_shows_the_table_of_the_stored_results(name):
     study = read_study(name)
@@ -78,30 +59,6 @@ def test_a_page_shows_the_table_of_the_stored_results(name):
         for accuracy in row.split("|")[2].split(","):
             (ratio,) = re.findall(r"\((\S+ ± \S+),", cells[f" rollouts to {accuracy.strip()}% "])
             assert ratio in row, (method, ratio, row)
-
-
-def run_of(accuracies, **end):
-    steps = list(range(0, 10 * len(accuracies), 10))
-    return {"curve": {"steps": steps, "accuracy": accuracies}, "end": {"accuracy": accuracies[-1], **end}}
-
-
-def test_a_table_pairs_the_seeds_and_says_who_did_not_arrive():
-    ends = {"right (%)": ["accuracy", 100, 1], "seconds": ["seconds", 1, 2]}
-    table = {"end": ends, "difference": "accuracy", "arrivals": ["steps"], "accuracies": [0.5], "digits": 1}
-    study = {"methods": dict.fromkeys("abc"), "labels": {"a": "first"}, "table": table}
-    runs = {
-        "a": {0: run_of([0.2, 0.4], seconds=1.0), 1: run_of([0.2, 0.6], seconds=3.0)},
-        "b": {0: run_of([0.2, 0.5], seconds=1.0), 1: run_of([0.2, 0.7], seconds=1.0)},
-        "c": {7: run_of([0.2, 0.4], seconds=None)},
-    }
-    results = {name: Method(["x=1"], of_method) for name, of_method in runs.items()}
-    _, _, first, second, third = write_table(study, results).splitlines()
-    assert first == "| first | 2 | 50.0 ± 10.0 | 2.00 ± 1.00 | - | 7.5 (1 of 2 runs) |"
-    # The difference is 10 points in every pair, so that it has no error, although both vary.
-    assert second == "| `b`, x=1 | 2 | 60.0 ± 10.0 | 1.00 ± 0.00 | 10.0 ± 0.0 | 8.0 ± 2.0 |"
-    assert third == "| `c`, x=1 | 1 | 40.0 | - | - | never |"
-    with pytest.raises(SystemExit, match="baseline d has no runs; there are: a, b, c"):
-        write_table(study, results, "d")
 
 
 # ---- runs ----

@@ -29,7 +29,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers import server as server_module
-from prime_ext.step_rm.scorers.build import build_scorer, check_model, check_server
+from prime_ext.step_rm.scorers.build import build_scorer, check_server
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, usable_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -305,22 +305,6 @@ def test_a_server_that_cannot_work_is_one_clear_error_at_once_and_before_trainin
         check_server(asked)
 
 
-def test_no_server_is_one_line_before_training(paths):
-    with pytest.raises(SettingsError, match="step_scorer.address: .*no connection: "):
-        check_server(settings(paths, "bert", kind="server", address="127.0.0.1:9"))
-    with pytest.raises(StepRMError, match="step_scorer.address is missing"):
-        build_scorer(settings(paths, "bert", kind="server"))
-
-
-def test_addresses_of_verls_router_and_urls(paths):
-    for address, url in (
-        ("[fe80::1]:8000", "http://[fe80::1]:8000/classify"),
-        ("https://rm.example/v1/", "https://rm.example/v1/classify"),
-        ("https://rm.example/classify", "https://rm.example/classify"),
-    ):
-        assert build_scorer(settings(paths, "bert", kind="server"), address).url == url
-
-
 @pytest.mark.vllm
 def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
     path = described(save_bert(tmp_path / "model", size=64), temperature=1.7)
@@ -333,22 +317,3 @@ def test_a_vllm_server_gives_the_scores_of_the_model_in_this_process(tmp_path):
         check_server(asked)
         outcomes = scores(asked, chains)
     all_close(outcomes, scores(scorer_settings(model_path=str(path), device="cpu"), chains))
-
-
-BY_RESPONSE = {"kind": "token_classification", "model_path": "m"}
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({}, "step_scorer.model_path"),
-        ({"model_path": "m", "kind": "server", "attempts": 0}, "step_scorer.attempts must be"),
-        ({"model_path": "nowhere"}, "step_scorer.model_path: nowhere"),
-        ({"model_path": "nowhere", "pair_format": {"x": 1}}, "unknown key step_scorer.pair_format.x"),
-        ({"model_path": "m", "attempts": 4}, "unknown key step_scorer.attempts"),
-        ({**BY_RESPONSE, "pair_format": {}}, "unknown key step_scorer.pair_format"),
-    ],
-)
-def test_settings_that_cannot_work_are_one_line_before_anything_is_loaded(changes, message):
-    with pytest.raises(SettingsError, match=message):
-        check_model(scorer_settings(**changes))

@@ -31,7 +31,6 @@ def make_run(
     change: Callable[[Row], None] = lambda row: None,
     failed: Sequence[tuple[str, int]] = (),
     entry: Mapping[str, Any] | None = None,
-    speed: float | None = 123.4,
 ) -> Path:
     """A finished run; ``skill`` is how often responses are right in the mean.
 
@@ -41,7 +40,6 @@ def make_run(
         change: is given every line of ``samples.jsonl`` and may change it before numbers are made from it.
         failed: problems and numbers of responses that failed.
         entry: overrides of what ``results.json`` says of every task.
-        speed: response tokens per second; None for a run that generated nothing.
     """
     results: Row = {
         "format": 1,
@@ -57,7 +55,7 @@ def make_run(
     write_json(folder / "settings.json", results["settings"])
     write_json(folder / "results.json", results)
     seconds = {"generation": 61.5, "grading": 2.25}
-    timing = {name: {"seconds": seconds, "response_tokens_per_second": speed} for name in tasks}
+    timing = {name: {"seconds": seconds, "response_tokens_per_second": 123.4} for name in tasks}
     write_json(folder / "timing.json", {"tasks": timing})
     return folder
 

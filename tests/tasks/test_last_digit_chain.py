@@ -16,13 +16,6 @@ operations = st.sampled_from([(operator, n) for operator, operands in task.OPERA
 problems = st.builds(task.Problem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
 
 
-def test_a_known_problem_and_its_solution():
-    problem = task.parse_prompt("3*9+6*7*9+1?")
-    assert problem == task.Problem(3, (("*", 9), ("+", 6), ("*", 7), ("*", 9), ("+", 1)))
-    assert problem.answer == 0
-    assert demonstrators.solve(problem) == r"3*9=7;7+6=3;3*7=1;1*9=9;9+1=0;\boxed{0}"
-
-
 @given(problems)
 def test_a_prompt_reads_back_as_its_problem_and_a_right_demonstrator_as_right(problem):
     assert task.parse_prompt(problem.prompt) == problem

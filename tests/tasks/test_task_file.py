@@ -201,11 +201,3 @@ def test_only_rows_of_the_task_are_read_and_data_that_do_not_fit_are_one_line(tm
     with pytest.raises(SourceError) as caught:
         load_problems(mine, tmp_path)
     assert message in str(caught.value) and str(caught.value).startswith("mine: ") and "\n" not in str(caught.value)
-
-
-def test_missing_data_say_where_they_are(tmp_path):
-    mine = load_task(write(tmp_path, MINE))
-    with pytest.raises(SourceError, match="rows.jsonl does not exist; it is published as example.org/a"):
-        load_problems(mine, tmp_path)
-    with pytest.raises(SourceError, match="mine: no hub: give --data"):
-        load_problems(mine)

@@ -176,7 +176,7 @@ def test_a_missing_package_is_one_line(monkeypatch, tmp_path, capsys):
         sources.make_task_verifier("reasoning_gym")
 
 
-def test_evaluation_generates_and_judges(tmp_path, capsys):
+def test_evaluation_generates_and_judges(tmp_path):
     task = "reasoning_gym:chain_sum:max_terms=2:max_digits=2"
     words = ["--tasks", task, "--limit", "8", "--output", tmp_path / "out"]
 
@@ -188,5 +188,3 @@ def test_evaluation_generates_and_judges(tmp_path, capsys):
     backend = ScriptedBackend(answer)
     assert evaluate(*words, backend=backend) == 0
     assert score_of(tmp_path / "out", task, "avg@1") == sum(seed % 2 for _, seed in backend.asked) / 8
-    assert evaluate("--tasks", "reasoning_gym:gdc", "--output", tmp_path / "no") == 2
-    assert "reasoning-gym has no usable task 'gdc'; did you mean gcd?" in capsys.readouterr().err
