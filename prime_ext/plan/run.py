@@ -94,7 +94,8 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     lines = []
     for name, fact in plan["facts"].items():
         text = ", ".join(f"{key} {value:,}" for key, value in fact.items()) if isinstance(fact, dict) else fact
-        lines.append(f"{name}: {text:,}" if isinstance(text, int) else f"{name}: {text}")
+        note = " (trainer.nnodes * trainer.n_gpus_per_node)" if name == "devices" else ""
+        lines.append(f"{name}: {text:,}{note}" if isinstance(text, int) else f"{name}: {text}")
     columns = list(plan["memory"]["policy"])
     # Sizes of tiny models in GiB would all be 0.00.
     small = max(part["working"] for part in plan["memory"].values()) < GIB
@@ -108,8 +109,9 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
     for name, parts in plan["phases"].items():
         terms = " + ".join(f"{size / size_of:.2f} {part}" for part, size in parts.items() if size)
         lines.append(f"  {name:<16}{sum(parts.values()) / size_of:>8.2f} = {terms}")
+    lines.append("")
     if plan["seconds"]:
-        lines += ["", f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)"]
+        lines.append(f"estimated time (prime_ext/plan/run.py; {UTILIZATION:.0%} of the peak, not measured)")
     for device, seconds in plan["seconds"].items():
         lines.append(f"  {device:<6}{seconds:10.{0 if seconds >= 10 else 2}f} s per step")
         if plan["steps"] is not None:
@@ -117,7 +119,7 @@ def render(plan: dict[str, Any], not_here: list[str]) -> str:
             lines[-1] += f"{hours:10.1f} h, {hours * plan['facts']['devices']:,.0f} device hours"
     size, peak = plan["device_bytes"], plan["peak"]
     known = "unknown here; give --device-memory GIB" if size is None else f"{size / GIB:.1f} GiB"
-    lines += ["", f"memory of a device: {known}"]
+    lines.append(f"memory of a device: {known}")
     lines += [f"warning: {warning}" for warning in plan["warnings"]]
     if size is not None and not plan["warnings"]:
         lines.append(f"fits: {peak['bytes'] / size:.0%} of a device at most ({peak['phase']})")
@@ -156,7 +158,6 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         warnings.append(f"{needs}; docs/how_to/cost.md says what to change")
     work = partial(pass_flops, tokens=rollouts * longest, length=longest)
     flops = sum(each.forwards * work(each) + each.updates * work(each, training=True) for each in engines.values())
-    # The time of generation and of everything else grows with that of the policy's update.
     flops += engines["policy"].updates * work(engines["policy"], training=True) * REST_OVER_UPDATE
     devices = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
     hosted = [each for each in engines.values() if each.stays_on_host]
