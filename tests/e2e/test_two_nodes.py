@@ -78,7 +78,7 @@ def cluster(tmp_path):
 
 
 def write_qwen2(folder):
-    """As R1's distilled models are: verl's rule for the type wants a token that they lack."""
+    """Write a model such as R1's distilled ones: they lack a token that verl wants of every Qwen2."""
     tokenizer = build_tokenizer()
     tokenizer.unk_token = None
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") is None
