@@ -32,12 +32,12 @@ class StepScore:
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 where there is no step. Raises ValueError: the sum below a sigmoid is not finite."""
+        """Scores ``(B, S)``, 0 where there is no step. Raises ValueError for a sigmoid of a sum that is not finite."""
         kept_BS = kept(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
         # The sigmoid of an infinite sum would be a score like any other.
-        _refuse_infinite(kept_BS)
+        _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
         return kept(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
 
 
@@ -58,11 +58,13 @@ def accumulate(
         first_weight: factor on the first score, above 0; the predecessor of PSPO-WRS takes 0.2.
 
     Raises:
-        ValueError: a score is not finite.
+        ValueError: a score that is not finite, or a negative one for ``geometric``.
     """
     mask_BS = step_mask_BS.bool()
     score_BS = wide(step_score_BS)
-    _refuse_infinite(kept(score_BS, mask_BS))
+    _refuse(mask_BS & ~score_BS.isfinite(), score_BS, ", which is not finite")
+    if mode == "geometric":
+        _refuse(mask_BS & (score_BS < 0), score_BS, "; geometric needs scores of at least 0")
     if first_weight != 1.0:
         first_BS = mask_BS & (mask_BS.cumsum(-1) == 1)
         score_BS = torch.where(first_BS, first_weight * score_BS, score_BS)
@@ -71,12 +73,11 @@ def accumulate(
     return kept(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
 
 
-def _refuse_infinite(score_BS: torch.Tensor) -> None:
-    bad_BS = ~score_BS.isfinite()
+def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
+    """Raise ValueError that names the first of these scores, with its row and step."""
     if bad_BS.any():
         row, step = bad_BS.nonzero()[0].tolist()
-        score = float(score_BS[row, step])
-        raise ValueError(f"step {step + 1} of row {row} has the score {score}, which is not finite")
+        raise ValueError(f"step {step + 1} of row {row} has the score {float(score_BS[row, step])}{said}")
 
 
 def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:

@@ -45,10 +45,12 @@ class ChainReward:
     def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
         """The value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
 
-        Raises ValueError for scores that are not finite.
+        Raises ValueError as :func:`accumulate`, and for a power other than 1 of a negative accumulated score.
         """
         score_B = accumulate(step_score_BS, step_mask_BS, self.accumulation, self.first_weight)
         count_B = step_mask_BS.bool().sum(-1)
+        if self.power != 1 and bool((score_B < 0).any()):
+            raise ValueError(f"power={self.power:g} of a negative accumulated score, {float(score_B.min()):g}")
         factor_B = self.factor(score_B, count_B)
         return ChainValue(count_B, score_B, factor_B, score_B**self.power * factor_B)
 

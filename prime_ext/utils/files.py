@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, written so that an interrupted run never leaves half a file under its final name."""
+"""Files: written so that an interrupted run never leaves half a file under its final name, and read line by line."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -79,3 +80,11 @@ def digest_files(paths: Iterable[str | Path]) -> str:
             file.seek(max(0, size - _SAMPLED_BYTES))
             digest.update(file.read())
     return digest.hexdigest()[:16]
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line

@@ -6,7 +6,6 @@ objects; a JSON object of columns (``{"problem": {"0": ...}}`` or ``{"problem": 
 """
 
 import csv
-import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TextIO, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prime_ext.utils.files import numbered_lines
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import RunError
 
@@ -52,8 +52,7 @@ def read_source(path: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
         if path.name.endswith((".jsonl", ".jsonl.gz")):
-            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-                yield from ((number, _parsed(line)) for number, line in enumerate(lines, start=1) if line.strip())
+            yield from ((number, _parsed(line)) for number, line in numbered_lines(path))
         else:
             yield from enumerate(_rows(path, columns), start=1)
     except UnicodeDecodeError as error:

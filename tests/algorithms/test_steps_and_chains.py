@@ -302,3 +302,11 @@ def test_scores_that_are_not_finite_are_refused(mode):
     # Even where its sigmoid is a number.
     with pytest.raises(ValueError, match="step 2 of row 0 has the score inf, which"):
         SIGMOID(torch.tensor([[1.0, math.inf]]), mask_BS)
+
+
+def test_negative_scores_have_no_geometric_mean_and_no_power():
+    score_BS, mask_BS = torch.tensor([[0.5, -0.25]]), torch.ones(1, 2)
+    with pytest.raises(ValueError, match="step 2 of row 0 has the score -0.25; geometric needs"):
+        accumulate(score_BS, mask_BS, "geometric")
+    with pytest.raises(ValueError, match="power=2 of a negative accumulated score, -1"):
+        ChainReward("mean", power=2.0)(-mask_BS, mask_BS)
