@@ -19,6 +19,9 @@ for folder in (*(ROOT / "tests" / name for name in HELPERS.split()), ROOT):
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from kept_compositions import keep_compositions  # noqa: E402
+
+keep_compositions()
 
 # Other work on a small machine makes single examples slow; that is no failure.
 for name, examples in (("quick", 15), ("all", 60)):

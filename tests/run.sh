@@ -21,6 +21,7 @@ esac
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 bash recipes/make_environment.sh
+unset PYTHONDONTWRITEBYTECODE  # some fifty processes would compile the same modules
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false RAY_USAGE_STATS_ENABLED=0
 python="$root/.venv/bin/python"
 # Two processes: whole runs with Ray are waiting most of the time while the others compute. Files come in the order of

@@ -40,7 +40,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = compose(name, overrides=list(overrides))
             groups = tuple(word for word in overrides if _chooses_group(name, word))
-        composed = config.copy()
+        given = OmegaConf.to_container(config)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         # The second half of Hydra's message is advice for its own syntax; the first line names the key.
@@ -59,8 +59,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
         raise SettingsError(f"{nulls}: {error}") from error
-    given, resolved = OmegaConf.to_container(composed), OmegaConf.to_container(config)
-    refuse(check_values(given, resolved, *compose_defaults(name, groups)))
+    refuse(check_values(given, OmegaConf.to_container(config), *compose_defaults(name, groups)))
     return config
 
 

@@ -200,6 +200,7 @@ def test_bad_arguments_end_in_one_line(words, message, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_neither_verl_nor_ray_is_imported_and_the_file_stays_short():
     code = "import sys, recipes.studies.run; print(sorted({'verl', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

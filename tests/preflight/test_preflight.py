@@ -529,6 +529,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
     """And is on the CPU itself: composing imports verl, which settles on a platform."""
     command = [sys.executable, "-c", MAIN, "--config-name=prime_trainer_cpu", "prime.filter.lower=0.9"]

@@ -75,6 +75,7 @@ def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_l
     assert TOKENIZER.decode(TOKENIZER("Error: 'é' \ufffd")["input_ids"]) == "Error: '<unk>' <unk>"
 
 
+@pytest.mark.slow
 def test_episodes_depend_on_the_seed_alone(model_path):
     problems = [HeldOutProblem(f"{number}+2?", str(number + 2)) for number in range(10, 16)]
     first, again, other = (play(model_path, problems, seed=seed, temperature=1.0) for seed in (0, 0, 1))

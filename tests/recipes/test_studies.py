@@ -177,6 +177,7 @@ def test_a_run_keeps_its_curve_and_refuses_other_settings(tmp_path, monkeypatch)
         laboratory.run(study | {"task": {"lenght": 3}}, "mine", words, 1, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_learns_generated_problems_with_fields_of_its_study(tmp_path):
     pytest.importorskip("reasoning_gym")
     task = {"reasoning_gym": "gcd:max_value=99:extraction=lenient", "limit": 6, "train": 50}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a program on several gloo ranks of this machine, and ends one in a rank."""
 
+import faulthandler
 import importlib.util
 import os
 import socket
@@ -8,6 +9,8 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+
+from kept_compositions import keep_compositions
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "results.pt"
@@ -70,6 +73,7 @@ def fork_rank(main, arguments: list[str], work_dir: str, rank: int) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        faulthandler.enable()
         main(*arguments, work_dir)
         status = 0
     except BaseException:
@@ -81,6 +85,7 @@ def fork_rank(main, arguments: list[str], work_dir: str, rank: int) -> int:
 
 
 def fork_all(program: str, words: str, *arguments: str) -> int:
+    keep_compositions()
     spec = importlib.util.spec_from_file_location(Path(program).stem, program)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -88,7 +93,9 @@ def fork_all(program: str, words: str, *arguments: str) -> int:
         number, _, work_dir = word.partition("=")
         os.environ.update(WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=str(free_port()))
         ranks = [fork_rank(module.main, list(arguments), work_dir, rank) for rank in range(int(number))]
-        if any([os.waitpid(rank, 0)[1] for rank in ranks]):
+        statuses = [os.waitpid(rank, 0)[1] for rank in ranks]
+        if any(statuses):
+            print(f"statuses of the {number} ranks: {statuses}", file=sys.stderr)
             return 1
     return 0
 

@@ -55,6 +55,7 @@ def boxed(answer):
     return f"Some \\boxed{{9}} words. More of them.\n\nSo it is \\boxed{{{answer}}}"
 
 
+@pytest.mark.slow
 def test_gold_answers_of_all_tasks_score_1(verifier, golds):
     answers = {task: read_problem(gold)["answer"] for task, gold in golds.items()}
     assert {task for task, answer in answers.items() if answer is None} == NO_GOLD
@@ -66,6 +67,7 @@ def test_gold_answers_of_all_tasks_score_1(verifier, golds):
     assert {*wrong} == {"boxnet", "rush_hour"}, wrong
 
 
+@pytest.mark.slow
 def test_wrong_and_hostile_answers_of_all_tasks_are_wrong_and_run_nothing(verifier, golds, tmp_path):
     code = f"[__import__('pathlib').Path('{tmp_path}/canary').touch()]"
     for answer in (
