@@ -136,4 +136,27 @@ class MathVerifier:
         outcome, rule = decide(gold, answer)
         if outcome != "open":
             return (outcome, rule), verdict
-        return self._pool.submit(_judge, gold, answer, time_limit=self._time_limit), verdict
+        return self._compare(gold, answer), verdict
+
+    def _compare(self, gold: str, answer: str) -> "Future[_Said]":
+        """Ask a worker. An answer on which it fails, although it can compare 0, is too complex."""
+        decided: Future[_Said] = Future()
+
+        def submit(answer: str, then: Callable[[_Said], None]) -> None:
+            future = self._pool.submit(_judge, gold, answer, time_limit=self._time_limit)
+            decided.add_done_callback(lambda _: future.cancel())
+            future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
+
+        def settle(said: _Said) -> None:
+            if decided.set_running_or_notify_cancel():
+                decided.set_result(said)
+
+        def settle_or_blame(said: _Said) -> None:
+            if isinstance(said, Failure):
+                too_complex = "wrong", f"too complex: {said.detail}"
+                submit("0", lambda of_gold: settle(said if isinstance(of_gold, Failure) else too_complex))
+            else:
+                settle(said)
+
+        submit(answer, settle_or_blame)
+        return decided

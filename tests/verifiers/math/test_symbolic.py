@@ -43,6 +43,13 @@ def test_the_quick_mode_agrees_with_the_slow_one_wherever_it_succeeds():
         (r"x+\gcd(12,18)", "x+6", "correct"),
         (r"\hbar-\hbar_{1}", "0", "wrong"),
         ("x(y+1)", "xy+x", "correct"),
+        # Sums have a closed form, or are compared as they are.
+        (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^{n} k", "correct"),
+        (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^{n} (k+1)", "wrong"),
+        (r"\frac{\pi^2}{6}", r"\sum_{k=1}^{\infty} \frac{1}{k^2}", "correct"),
+        (r"\sum_{k=0}^{n} \sin(k^2)", r"\sum_{j=0}^{n} \sin(j^2)", "correct"),
+        (r"\sum_{k=0}^{n} \sin(k^2)", r"\sum_{k=0}^{n} \sin(k^3)", "wrong"),
+        ("n+5", r"\sum_{k=0}^{n} \sin(k^2)", "wrong"),
         # Close, but not equal.
         ("9^{4000}-2", "9^{4000}-3", "wrong"),
         ("2^{2008}-2", r"2(2^{2007}-1)", "correct"),
