@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -108,12 +109,12 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def composed():
     with initialize_config_module("prime_ext.config", version_base=None):
-        return {name: compose(*words) for name, words in CONFIGS.items()}
+        return {name: pickle.dumps(compose(*words)) for name, words in CONFIGS.items()}
 
 
 @pytest.fixture(scope="module")
 def defaults(composed):
-    return {name: read_defaults(config.copy()) for name, config in composed.items()}
+    return {name: read_defaults(pickle.loads(config)) for name, config in composed.items()}
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def problems_of(composed, defaults, files, monkeypatch):
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 
     def check(changes=None, name="cpu"):
-        config = composed[name].copy()
+        config = pickle.loads(composed[name])
         good = {
             "data.train_files": files["data"],
             "data.val_files": files["data"],

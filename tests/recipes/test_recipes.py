@@ -125,6 +125,7 @@ def test_every_variant_and_every_script_is_in_the_table(script, default):
 # ---- what a machine needs ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(GPU_RUNS))
 def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_path, monkeypatch):
     monkeypatch.delenv("VERL_PLATFORM")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reward manager and the implicit PRM's pipeline make the same rewards of the same step scores."""
 
+import functools
 import itertools
 import math
 from typing import get_args
@@ -21,20 +22,25 @@ from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.reward.managers import ChainPricing, PricedChain
 
-SECTION = OmegaConf.to_container(configuration().pspo, resolve=True)
 CHAINS = {"weibull": "pspo_wrs", "gaussian": "cn_ppo", "released": "pspo_released", "none": "plain"}
-SHAPES = {
-    shape: OmegaConf.to_container(configuration(f"chain@pspo={chain}").pspo)["shaping"]
-    for shape, chain in CHAINS.items()
-}
+
+
+@functools.cache
+def section():
+    return OmegaConf.to_container(configuration().pspo, resolve=True)
+
+
+@functools.cache
+def shaping_section(shape):
+    return OmegaConf.to_container(configuration(f"chain@pspo={CHAINS[shape]}").pspo)["shaping"]
 
 
 def settings_with(shape="weibull", credit="sum", **accumulation):
-    changed = {"credit": credit, "shaping": SHAPES[shape]}
-    changed["accumulation"] = {**SECTION["accumulation"], **accumulation}
+    changed = {"credit": credit, "shaping": shaping_section(shape)}
+    changed["accumulation"] = {**section()["accumulation"], **accumulation}
     if changed["accumulation"]["mode"] == "none":
         changed["accumulation"] = None
-    return PSPOSettings.from_mapping({**SECTION, **changed})
+    return PSPOSettings.from_mapping({**section(), **changed})
 
 
 def priced(scores, **values):
@@ -60,7 +66,7 @@ def through_the_implicit_pipeline(scores, settings):
 @pytest.mark.parametrize("mode", ["none", *MODES])
 def test_both_scorers_go_through_the_same_functions(mode):
     scores, tried = [0.9, 0.2, 0.7, 0.6, 0.95], 0
-    for shape, place, credit in itertools.product(SHAPES, ("last_token", "step_ends"), get_args(Credit)):
+    for shape, place, credit in itertools.product(CHAINS, ("last_token", "step_ends"), get_args(Credit)):
         try:
             settings = settings_with(shape, credit, mode=mode, reward_position=place)
         except SettingsError:

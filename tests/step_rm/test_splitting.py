@@ -95,6 +95,7 @@ def test_an_answer_line_is_never_a_step_of_its_own(splitter):
 HOSTILE = ["\n", "1. ", "[1]", "```\n", "A. ", "Step 1:\n", "?\n", "** 1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("splitter", ["auto", "sentences"])
 def test_time_grows_linearly_with_hostile_text(splitter):
     def seconds(piece, copies):
