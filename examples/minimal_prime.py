@@ -7,10 +7,10 @@
 
 The equations are functions of ``prime_ext.algorithms``, which the trainer on verl calls too; keys have its names, and
 ``tests/prm/test_minimal_and_verl.py`` feeds one batch to both. It prints accuracy on 1,000 held-out problems, the share
-of pairs that the PRM orders correctly, and the gate (1: there is none). Accuracy is 22.8 % at the start, and after
+of pairs that the PRM orders correctly, and the gate (1: PRM, no gate). Accuracy is 22.8 % at the start, and after
 1,600 rollouts, seeds 0 / 1 / 2: ``distilled`` 87.6 / 83.2 / 82.6 %, ``rloo`` (``actor.lr=4e-4``) 70.7 / 69.1 / 70.1 %,
-``paper`` (rates as above) 41.4 / 53.2 / 49.3 %. The first run takes about 100 s of one core, 75 of them to train the
-start, which is kept. A step holds the logits of all its tokens. CUDA has not been tried.
+``paper`` (rates as above) 41.4 / 53.2 / 49.3 %. The first run takes about 100 s on one core: 75 s train the start,
+which is kept. A step holds the logits of all its tokens. CUDA has not been tried.
 
 Axes: ``B`` rollouts, ``P`` and ``T`` tokens of prompt and response, ``V`` vocabulary, ``K`` operations, ``N`` tokens.
 """
@@ -54,7 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "prime.process.reliability_gate": False,  # times how well the PRM orders responses that it has not seen
     "prime.anchor.coefficient": 0.0,  # KL to a moving average of the policy, times 1 - gate
     "prime.anchor.decay": 0.5,  # weight of the old average, once per step
-    "prm.beta": 0.2,
+    "prm.beta": 0.2,  # on verl: 0.05
     "prm.bias": False,  # a trained constant in the PRM's loss
     "prm.lr": 1e-3,
     "prm.lr_warmup_steps": 20,  # updates
@@ -65,10 +65,10 @@ DEFAULTS: dict[str, Any] = {
 CHOICES = {"prime.process.form": ("sampled", "kl"), "prm.reference": ("frozen", "policy")}
 METHODS: dict[str, dict[str, Any]] = {
     "rloo": {},  # the outcome only
-    "rloo_ema": {"prime.anchor.coefficient": 1.0},  # held by the moving average: what the KL alone gives
+    "rloo_ema": {"prime.anchor.coefficient": 1.0},  # outcome plus KL to the average, without a PRM
     "paper": {"prime.process.coefficient": 1.0},  # PRIME (arXiv 2502.01456)
     "guarded": {"prime.process.coefficient": 1.0, "prime.process.reliability_gate": True},
-    "distilled": {  # PRIME-D: pulled towards the PRM as far as the gate is open, towards the average as far as not
+    "distilled": {  # PRIME-D: KL to the PRM has the weight g (the gate), KL to the average 1 - g
         **{"prime.process.coefficient": 1.0, "prime.process.form": "kl", "prime.process.reliability_gate": True},
         **{"prime.anchor.coefficient": 1.0, "prm.beta": 1.0, "prm.bias": True, "prm.lr": 2e-3},
         **{"prm.reference": "policy", "prm.trainable_layers": 0.33},
@@ -276,7 +276,7 @@ Targets = list[tuple[float, torch.Tensor]]  # weights and logits (B, T, V) of wh
 
 class Trainer:
     """One run; all models start from the same weights. Three generators depend on the seed (problems, what the PRM
-    draws, sampling), so that all methods get the same problems, and a PRM without a say changes nothing."""
+    draws, sampling), so all methods get the same problems, and a PRM with the weight 0 changes nothing."""
 
     def __init__(self, task: Any, settings: Mapping[str, Any], seed: int, start: str | Path, device: str = "cpu"):
         self.task, self.settings, self.device = task, settings, device

@@ -51,11 +51,11 @@ def prime_step(
 
     Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or infinite.
     """
-    # Token rewards r_t = beta * (log pi_prm - log pi_ref), and the PRM's update, in the order of prm.update_mode.
+    # PRIME: r_t = beta * (log pi_prm - log pi_ref); PRIME-D: nothing per token. The PRM's update: see prm.update_mode.
     scored = scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
     seconds = dict(scored.seconds)
     with marked_timer("prime_advantage", seconds):
-        # How much the PRM counts: as much as it orders pairs on which it has not been trained.
+        # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
         # Outcome, process and turn rewards, each with its estimator and coefficient.
         sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
