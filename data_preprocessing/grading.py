@@ -17,7 +17,14 @@ from prime_ext.verifiers.math.restatement import expressions
 from prime_ext.verifiers.math.structure import read_answer
 from prime_ext.verifiers.math.verifier import MathVerifier
 from prime_ext.verifiers.reasoning_gym import read_problem
-from prime_ext.verifiers.sources import TaskVerifier, UnknownSource, choice_options, make_task_verifier, source_of
+from prime_ext.verifiers.sources import (
+    BUILT_IN,
+    TaskVerifier,
+    UnknownSource,
+    choice_options,
+    make_task_verifier,
+    source_of,
+)
 from prime_ext.verifiers.verdict import correct
 
 JUDGED_AT_A_TIME = 64
@@ -73,9 +80,13 @@ class Judges:
             task = source_of(data_source).task
         except UnknownSource as error:
             return str(error).partition(";")[0]
-        if task not in ("math", "code", "choice", "reasoning_gym"):
-            # What a right response looks like only their verifier knows.
-            return None
+        if task not in BUILT_IN:
+            # What a right response looks like only their verifier knows; but it must judge.
+            try:
+                found: Any = await self.verdict(Judge(data_source, gold, gold, extra_info))
+            except Exception as error:
+                return f"the verifier {task!r} fails: {type(error).__name__}: {error}"
+            return None if isinstance(found, Verdict) else f"the verifier {task!r} returns no Verdict"
         if task == "code":
             try:
                 parse_test_cases(gold)

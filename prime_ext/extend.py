@@ -4,12 +4,13 @@
 verl imports the module in every process of a run, and ``prime_ext.train`` before it checks the settings.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 
-from prime_ext.algorithms.estimators import ESTIMATORS, Estimator
+from prime_ext.algorithms.estimators import ESTIMATORS, Estimator, RewardSource
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, PRMLossFunction, RowFields, ce_rows
 from prime_ext.algorithms.shaping import SHAPES, ShapeOfLength
 from prime_ext.config import reward_settings, settings
@@ -25,7 +26,14 @@ def estimator(name: str) -> Callable[[Estimator], Estimator]:
     :mod:`prime_ext.algorithms.estimators` says what it is given and what it must return.
     """
     lists = (reward_settings.OUTCOME_ESTIMATORS, reward_settings.PROCESS_ESTIMATORS, reward_settings.TURN_ESTIMATORS)
-    return lambda function: _add(ESTIMATORS, name, function, function, lists)
+
+    def add(function: Estimator) -> Estimator:
+        mask_BT, group_B = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+        source = RewardSource(mask_BT / 2, mask_BT, value_BT=0 * mask_BT, turn_end_BT=mask_BT == 1)
+        _check(f"the estimator {name!r}", function(source, mask_BT, group_B), (2, 3))
+        return _add(ESTIMATORS, name, function, function, lists)
+
+    return add
 
 
 def prm_loss(
@@ -48,18 +56,28 @@ def prm_loss(
 
 
 def _try_loss(name: str, function: _PRMLoss) -> None:
-    """Call a PRM loss on two rows. Raises ValueError: it does not return a scalar with a gradient."""
+    """Call a PRM loss on two rows. Raises ValueError: it does not return a finite scalar with a gradient."""
     rows = RowFields(torch.ones(2), torch.tensor([0.0, 1.0]), torch.zeros(2))
     value = function(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), rows, 0.05)
-    if not isinstance(value, torch.Tensor) or value.shape != () or not value.requires_grad:
-        kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise ValueError(f"the PRM loss {name!r} must return a scalar tensor with a gradient, got {kind}")
+    _check(f"the PRM loss {name!r}", value, ())
+    if not value.requires_grad:
+        raise ValueError(f"the PRM loss {name!r} must return a tensor with a gradient")
+
+
+def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Check what a function returned on a trial. Raises ValueError: it is no finite tensor of the shape."""
+    if not isinstance(value, torch.Tensor) or value.shape != shape:
+        found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ValueError(f"{function} must return a tensor of shape {shape} for this trial, got {found}")
+    if not value.isfinite().all():
+        raise ValueError(f"{function} returns NaN or infinity for ordinary values")
 
 
 def shaping(name: str) -> Callable[[ShapeOfLength], ShapeOfLength]:
     """Add ``f(steps) -> factor``, of the number of steps of responses, as the ``shaping.name`` of a chain of steps."""
 
     def add(function: ShapeOfLength) -> ShapeOfLength:
+        _check(f"the shape {name!r}", function(torch.tensor([1.0, 2.0, 5.0])), (3,))
         shape = lambda score, steps: function(steps)  # noqa: E731
         return _add(SHAPES, name, shape, function, [reward_settings.SHAPES_WITHOUT_PARAMETERS])
 
@@ -74,6 +92,8 @@ def verifier(name: str, *data_sources: str) -> Callable[[type[TaskVerifier]], ty
     """
 
     def add(kind: type[TaskVerifier]) -> type[TaskVerifier]:
+        if not inspect.iscoroutinefunction(getattr(kind, "averify", None)):
+            raise ValueError(f"the verifier {name!r} has no `async def averify(self, response, gold)`")
         _add(TASKS, name, kind, kind, [])
         for pattern in data_sources:
             register_source(pattern, name)

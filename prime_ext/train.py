@@ -2,8 +2,8 @@
 """``python -m prime_ext.train``: verl's own main with PRIME's configuration, after all checks that are possible.
 
 Takes the same overrides as ``python -m verl.trainer.main_ppo``. ``--config-name=prime_trainer_cpu`` trains without an
-accelerator. Exits with 2 and one line per problem when the configuration cannot work. ``RAY_ADDRESS`` names a running
-cluster.
+accelerator. Exits with 2 and one line per problem when the configuration cannot work; ``--check`` does no more than
+that. ``RAY_ADDRESS`` names a running cluster.
 """
 
 import io
@@ -38,6 +38,8 @@ def main() -> None:
     # Ray prints the lines of the run's processes here; in a file, too, they should appear at once.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+    only_check = "--check" in sys.argv
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != "--check"]
     args, unknown = get_args_parser().parse_known_args()
     if args.help:
         print(__doc__)
@@ -47,7 +49,10 @@ def main() -> None:
     name = args.config_name or "prime_trainer"
     config = None
     if not (args.cfg or args.config_path or args.hydra_help or args.info or args.multirun):
-        config = prepare_start(name, args.overrides)
+        config = prepare_start(name, args.overrides, only_check)
+    if only_check:
+        print("prime_ext: nothing is wrong" if config is not None else "prime_ext: --check goes with overrides only")
+        raise SystemExit(0 if config is not None else 2)
     # Loud: an error while loading the plug-in, or a module of the user's, stops the run in every process.
     import_modules(())
     words = [] if config is None else environment_words(config, os.environ)
@@ -71,7 +76,7 @@ def main() -> None:
         raise
 
 
-def prepare_start(name: str, overrides: list[str]) -> DictConfig:
+def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> DictConfig:
     """Return the configuration of a run that may start; end the process if it may not."""
     from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 
@@ -84,7 +89,7 @@ def prepare_start(name: str, overrides: list[str]) -> DictConfig:
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if problem := folder_in_use(config) or refusal(config, identity_of(config)):
+        if problem := folder_in_use(config, only_check) or refusal(config, identity_of(config)):
             raise SettingsError(problem)
     except SettingsError as error:
         print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
@@ -92,7 +97,7 @@ def prepare_start(name: str, overrides: list[str]) -> DictConfig:
     if "prime" in config:
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
     # verl's own trainers begin the file anew at every start.
-    if path is not None and config.trainer.v1.trainer_mode in VERL_MODES:
+    if path is not None and config.trainer.v1.trainer_mode in VERL_MODES and not only_check:
         put_aside(path)
     return config
 
@@ -106,12 +111,13 @@ def metrics_of_another(config: DictConfig, path: Path) -> str:
     return f"{path} has the metrics of a run in another folder than trainer.default_local_dir={folder}; {remedy}"
 
 
-def folder_in_use(config: DictConfig) -> str:
-    """Return why no run may start in the folder of this one; empty if it may."""
-    if config.trainer.get("val_only", False):
+def folder_in_use(config: DictConfig, only_check: bool = False) -> str:
+    """Return why no run may start in the folder of this one, which is made unless ``only_check``; empty if it may."""
+    folder = Path(config.trainer.default_local_dir)
+    if config.trainer.get("val_only", False) or (only_check and not folder.exists()):
         return ""
     try:
-        lock = RunLock(Path(config.trainer.default_local_dir), "trainer.default_local_dir")
+        lock = RunLock(folder, "trainer.default_local_dir")
         lock.acquire()
         # The trainer takes it for good, in a process of its own.
         lock.release()

@@ -3,13 +3,17 @@
 
 import importlib
 import os
+import sys
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 from prime_ext.config.checks import SettingsError
 
 # verl's; it travels to the workers of a cluster with the rest of the environment.
 VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 PLUGIN = "prime_ext.plugin"
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def user_modules() -> list[str]:
@@ -34,6 +38,9 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/" in frame.filename]
+            own = [frame for frame in frames if not frame.filename.startswith((_PACKAGE, sys.prefix, sys.base_prefix))]
+            place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
             remedy = "; PYTHONPATH must name its folder" if isinstance(error, ModuleNotFoundError) else ""
-            line = f"modules: {module} cannot be imported ({type(error).__name__}: {error}){remedy}"
+            line = f"modules: {module} cannot be imported{place} ({type(error).__name__}: {error}){remedy}"
             raise SettingsError(line) from error

@@ -50,7 +50,7 @@ class ModelShape:
 def read_shape(key: str, path: str, trust_remote_code: bool = False) -> ModelShape:
     """Return the sizes of the model whose config.json is in ``path``; the setting ``key`` names it in errors."""
     if not (Path(path).expanduser() / "config.json").is_file():
-        instead = f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place"
+        instead = f"--model-configs DIR reads DIR/{Path(path).name}/config.json in its place (recipes/model_configs)"
         raise SettingsError(f"{key}: {path} has no config.json here; {instead}")
     try:
         model = _build_empty_model(path, trust_remote_code)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of what a configuration names: data, the reward function, models, tools, servers."""
 
+import asyncio
 import inspect
 import os
 import pkgutil
+import threading
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,7 +88,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     """Check the arguments of prime_ext's reward function and that it can judge every data source, or call another."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
-    from prime_ext.verifiers.sources import UnknownSource, source_of
+    from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, source_of
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != user_function.OWN or function.name != compute_score.__name__:
@@ -104,12 +106,14 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
         yield f"{section}: {error}"
         return
     tasks = set()
-    for source, (where, _) in sorted(first.items()):
+    for source, (where, row) in sorted(first.items()):
         try:
             task = source_of(source).task
             tasks.add(task)
             if task == "reasoning_gym":
                 require()
+            if task not in BUILT_IN and (fault := _try_verifier(task, row, arguments.get("verifiers") or {})):
+                yield f"{where}: the verifier {task!r} fails on its first row: {fault}"
         except (UnknownSource, SourceError) as error:
             yield f"{where}: {error}"
     manager, strict = config.reward.reward_manager, arguments.get("math_strictness") != "lenient"
@@ -132,6 +136,23 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
             missing = str(error)
         if missing:
             yield f"code rewards need a sandbox, and this machine has none: {missing}"
+
+
+def _try_verifier(task: str, row: Any, settings: Mapping[str, Any]) -> str:
+    """Call a user's verifier with a gold answer as the response. Returns why it gives no verdict; empty if it does."""
+    from prime_ext.reward.compute_score import NodeVerifiers
+
+    gold = row["reward_model"]["ground_truth"]
+    said = [f"no verdict in {FIRST_CALL_SECONDS:g} s"]
+
+    def judge() -> None:
+        verdict = asyncio.run(NodeVerifiers(settings).verify(task, str(gold), gold, {}))
+        said[0] = verdict.detail if verdict.grader_failure else ""
+
+    thread = threading.Thread(target=judge, daemon=True)
+    thread.start()
+    thread.join(FIRST_CALL_SECONDS)
+    return said[0]
 
 
 def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:

@@ -63,7 +63,8 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
     if config.trainer.val_only:
         return
     if prompts < batch:
-        yield f"data.train_files has {prompts} usable prompts, fewer than data.train_batch_size={batch}"
+        few = f"{prompts} usable prompts, fewer than data.train_batch_size={batch}"
+        yield f"data.train_files has {few}; lower it, or add data"
     elif steps and steps > prompts // batch * epochs:
         end = f"trainer.total_epochs={epochs} over {prompts} prompts ends after step {prompts // batch * epochs}"
         yield f"trainer.total_training_steps={steps}: {end}; set trainer.total_epochs={-(-steps // (prompts // batch))}"

@@ -56,7 +56,10 @@ class NodeVerifiers:
         try:
             if task not in self._verifiers:
                 self._verifiers[task] = make_task_verifier(task, self._settings.get(task))
-            return await self._verifiers[task].averify(response, gold, **options)
+            verdict = await self._verifiers[task].averify(response, gold, **options)
+            if not isinstance(verdict, Verdict):
+                raise TypeError(f"averify must return a Verdict, of correct() or wrong(), got {type(verdict).__name__}")
+            return verdict
         except Exception as error:
             logger.exception("the verifier of task %s broke", task)
             detail = f"{type(error).__name__}: {error}"[:500]

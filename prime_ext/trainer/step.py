@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1).
 
-``PrimeTrainerMixin._compute_advantage`` calls it; verl samples before it and updates the policy after it, and
-``prompt_judge.py`` has filtered the prompts.
+``PrimeTrainerMixin._compute_advantage`` calls it. Before it verl samples, and ``prompt_judge.py`` filters the prompts;
+after it verl updates the policy with PPO's loss. The gate and the KL coefficients are PRIME-D's: PRIME has neither.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def prime_step(
 
     Raises :class:`prime_ext.trainer.reward_sources.NotFinite` where an advantage is NaN or infinite.
     """
-    # PRIME: r_t = beta * (log pi_prm - log pi_ref); PRIME-D: nothing per token. The PRM's update: see prm.update_mode.
+    # PRIME: r_t = beta * (log pi_prm - log pi_ref). With the PRM's update, in the order of prm.update_mode.
     scored = scorer.score_and_update(rollouts) if scorer is not None else Scored(steps=rollouts.steps)
     seconds = dict(scored.seconds)
     with marked_timer("prime_advantage", seconds):

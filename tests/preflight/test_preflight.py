@@ -24,13 +24,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-from prime_ext import extend
+from prime_ext import extend, train
 from prime_ext.algorithms import accumulation, chain_reward, process_shaping, shaping
 from prime_ext.algorithms.estimators import ESTIMATORS
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config import pspo_settings, reward_settings, settings
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import read_defaults
+from prime_ext.config.modules import import_modules
 from prime_ext.config.verl_keys import check_values
 from prime_ext.preflight import files as preflight_files
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
@@ -546,6 +547,14 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
     assert not list(tmp_path.iterdir()), "a refused run leaves nothing behind"
 
 
+def test_check_ends_after_the_checks(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["train", "--check", "prm.beta=1"])
+    monkeypatch.setattr("prime_ext.train.prepare_start", lambda *words: words)
+    with pytest.raises(SystemExit) as ended:
+        train.main()
+    assert ended.value.code == 0 and capsys.readouterr().out == "prime_ext: nothing is wrong\n"
+
+
 def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_loss_that_is_none(monkeypatch):
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "")
     with pytest.raises(
@@ -553,9 +562,32 @@ def test_a_module_of_the_users_that_cannot_be_loaded_a_name_that_is_taken_and_a_
     ):
         compose_for_verl("prime_trainer_cpu", ["modules=[no_such_module]"])
     with pytest.raises(ValueError, match="^'none' is taken; there are gaussian, none, released, weibull$"):
-        extend.shaping("none")(print)
-    with pytest.raises(ValueError, match=r"'mine' must return a scalar tensor with a gradient, got shape \(2, 3\)$"):
-        extend.prm_loss("mine")(lambda log_ratio_BT, mask_BT, rows, beta: log_ratio_BT)
+        extend.shaping("none")(torch.sqrt)
+    for add, function, message in (
+        (extend.prm_loss, lambda q, mask, rows, beta: q, r"of shape \(\) for this trial, got shape \(2, 3\)$"),
+        (extend.prm_loss, lambda q, mask, rows, beta: torch.tensor(1.0), "must return a tensor with a gradient$"),
+        (extend.prm_loss, lambda q, mask, rows, beta: q.sum() / 0, "returns NaN or infinity for ordinary values$"),
+        (extend.estimator, lambda source, mask, group: source.reward_BT.sum(-1), r"\(2, 3\) for .*, got shape \(2,\)$"),
+        (extend.shaping, lambda steps: 1.0, r"of shape \(3,\) for this trial, got float$"),
+        (extend.verifier, object, r"'mine' has no `async def averify\(self, response, gold\)`$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            add("mine")(function)
+
+
+@pytest.mark.parametrize(("body", "said"), [("return True", "got bool"), ("raise KeyError(gold)", "KeyError: '1'")])
+def test_a_verifier_of_the_users_is_tried_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
+    source = "@extend.verifier('{0}', 'mine/*')\nclass V:\n    async def averify(self, response, gold):\n        {1}\n"
+    name = f"verifier_{len(body)}"
+    (tmp_path / f"{name}.py").write_text("from prime_ext import extend\n\n" + source.format(name, body))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"prime_ext.plugin,{name}")
+    import_modules(())
+    data = write_parquet(tmp_path / "mine.parquet", data_source="mine/a")
+    problems = problems_of({"data.train_files": data, "data.val_files": data})
+    assert problems and all(
+        f"the verifier '{name}' fails on its first row" in line and said in line for line in problems
+    )
 
 
 # ---- what settings say of algorithms -------------------------------------------------------------------------------
