@@ -85,15 +85,20 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sources, "TASKS", dict(sources.TASKS))
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
-    (tmp_path / "verifier_of_sonnets.py").write_text(
-        "from prime_ext.verifiers.sources import register_source, register_task\n"
-        "register_task('sonnets', object)\nregister_source('sonnets/*', 'sonnets')\n"
-    )
+    for name, verdict in (("sonnets", "wrong(response, 0.0)"), ("songs", "True")):
+        (tmp_path / f"verifier_of_{name}.py").write_text(
+            "from prime_ext import extend\nfrom prime_ext.verifiers.verdict import wrong\n"
+            f"@extend.verifier('{name}', '{name}/*')\nclass V:\n"
+            f"    async def averify(self, response, gold):\n        return {verdict}\n"
+        )
     path = write(tmp_path / "a.parquet", [row(number, source="sonnets/mine") for number in range(9)])
     assert main([path]) == 1
     out = capsys.readouterr().out
     assert "a.parquet row 1 and 8 more: no verifier for data_source='sonnets/mine'" in out and "--modules" in out
     assert out.count("no verifier") == 1 and main([path, "--modules", "verifier_of_sonnets"]) == 0
+    song = write(tmp_path / "c.parquet", [row(0, source="songs/mine")])
+    assert main([song, "--modules", "verifier_of_songs"]) == 1
+    assert "the verifier 'songs' returns no Verdict" in capsys.readouterr().out
     assert main([write(tmp_path / "b.parquet", [row(0, source="riddles")]), "--sources", "riddl*=math"]) == 0
     assert main([path, "--modules", "verifier_of_poems"]) == 2
     assert "validate: --modules verifier_of_poems: No module named" in capsys.readouterr().err
