@@ -53,6 +53,8 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
             wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
             line += nearest(wanted, options) or f"; there are {', '.join(options)}"
+        elif "'chain@prime.process'. No match" in line:
+            line += "; it goes with prime/process=steps or step_scorer"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
             line += _hint_of_choice(found[1]) or hint_of_key(found[1], compose_defaults(name, ())[0])
         raise SettingsError(line) from error

@@ -67,7 +67,7 @@ ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
     | Annotated[NamedShapeSettings, Tag("<also>")],
-    chosen_by("name", "chain@SECTION=pspo_wrs", SHAPES_WITHOUT_PARAMETERS),
+    chosen_by("name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS),
 ]
 
 
