@@ -103,6 +103,7 @@ _BASIS = re.compile(
 )
 _CROSS = re.compile(rf"\\times(?=\s*(?:{_VECTOR}|\\overrightarrow))")
 _UNIT_FRACTION = re.compile(r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}")
+_UNIT_PER_UNIT = re.compile(r"(?<=\d)(\s*\\text\s*\{[^{}]*)\}\s*/\s*([a-zA-Z]{1,6}(?:\s*\^\s*\{?[23]\}?)?)\Z")
 _UNIT_LETTERS = frozenset("mgshLlVNJWKCA")
 _VALUE_BEFORE = re.compile(r"[\d)}%/]\s*\Z")
 _COUNTED = re.compile(r"(there (?:are|is) |the answer is )?(-?\d[\d.,]*)(?: ([a-z][a-z ]*))?", re.IGNORECASE)
@@ -322,7 +323,7 @@ def normalize(text: str, *, thousands: bool = True) -> str:
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _UNIT_FRACTION.sub(r"\\text{\1 per \2}", _RATIO_WORD.sub(":", _UNION.sub(r"\\cup ", text)))
     text = _CIRC.sub(r"\\text{degrees \1\2}", text).replace("degrees }", "degrees}")
-    text = _outside_text(words_and_numbers, _TEXT.sub(_text, text))
+    text = _UNIT_PER_UNIT.sub(r"\1/\2}", _outside_text(words_and_numbers, _TEXT.sub(_text, text)))
     if "\\over" in text or "\\choose" in text:
         whole = _INFIX.fullmatch(f"{{{text}}}")
         text = whole.group() if whole else text

@@ -47,6 +47,8 @@ EQUAL = [
     ("(1,2,3)", "[1,2,3]"),
     ("1:2", r"\sqrt{2}:\sqrt{8}"),
     (r"5\text{ km}", r"5\text{ Km}"),
+    ("60 km/h", r"60\ \mathrm{km/h}"),
+    (r"60\text{ km/h}", "60 km/h"),
     # Equations: of a line, of numbers only, of names to be calculated; the exact side of an approximation.
     ("x=3", "x-3=0"),
     (r"\frac{1}{4}+\frac{1}{2}=\frac{3}{4}", r"\frac{2}{8}+\frac{4}{8}=0.75"),
@@ -57,6 +59,7 @@ EQUAL = [
 # And predictions that look alike.
 DIFFERENT = [
     (r"3\text{ minutes}", r"3\text{ Hours}"),
+    ("60 km/h", "60 km/min"),
     (r"(3,\infty)", r"\{2x:x>3\}"),
     ("5", "(5]"),
     ("7", r"7=8\approx8.1"),
