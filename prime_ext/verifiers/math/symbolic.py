@@ -58,8 +58,8 @@ _MEANINGS = NAMES - {"infinity", "floor", "ceil"} | frozenset(
 )
 _SET = re.compile(r"\A[(\[].*,|mathbb|emptyset|setminus|cap|\\\{")
 _SET_OR_RELATION = re.compile(
-    r"\A\{|[,;=<>]|\\(?:[{}]|l?brace|lvert|(?:not)?in\b|[mp]m|cup|cap|mathbb|emptyset|set|sub|sup|times|to\b|left|approx|infty)"
-    r"|\\(?:le|ge|ne|lt|gt)\b"
+    r"\A\{|[,;=<>]|\\(?:[{}]|l?brace|lvert|[mp]m|cup|cap|mathbb|emptyset|set|sub|sup|times|left|approx|infty"
+    r"|(?:(?:not)?in|to|le|ge|ne|lt|gt)\b)"
 )
 _calls = count(1)
 _Link = tuple[str, Any, Any]
@@ -116,8 +116,6 @@ class _Reader(_Latex2Sympy):
                 expression = parser.expr()
                 if parser.getTokenStream().LA(1) == Token.EOF:
                     return self.convert_expr(expression)
-            except (MemoryError, RecursionError):
-                raise
             except Exception:  # the entry rule says the same, or reads more
                 pass
         return super().parse(text)

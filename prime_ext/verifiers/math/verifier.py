@@ -91,8 +91,7 @@ class MathVerifier:
         Raises:
             ValueError: no such style.
         """
-        said, verdict = self._start(response, gold, **options)
-        return verdict(said.result() if isinstance(said, Future) else said)
+        return self._start(response, gold, **options).result()
 
     def verify_answer(self, answer: str, gold: str) -> Verdict:
         """Return the verdict on an answer that is already extracted."""
@@ -100,63 +99,47 @@ class MathVerifier:
 
     async def averify(self, response: str, gold: str, **options: Any) -> Verdict:
         """As :meth:`verify`, without blocking the event loop."""
-        said, verdict = self._start(response, gold, **options)
-        return verdict(await asyncio.wrap_future(said) if isinstance(said, Future) else said)
+        return await asyncio.wrap_future(self._start(response, gold, **options))
 
     def verify_batch(self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed") -> list[Verdict]:
         """Return the verdicts on (response, gold) pairs, in their order, with all workers busy."""
-        started = [self._start(*pair, extraction) for pair in pairs]
-        return [verdict(said.result() if isinstance(said, Future) else said) for said, verdict in started]
+        return [future.result() for future in [self._start(*pair, extraction) for pair in pairs]]
 
     def _start(
-        self,
-        text: str,
-        gold: str,
-        extraction: str | None = "boxed",
-        prompt: str | None = None,
-    ) -> tuple["Future[_Said] | _Said", Callable[["_Said"], Verdict]]:
-        """Decide by rules or ask a worker; return outcome and reason, or their future, and a function to a verdict."""
-        started = time.perf_counter()
+        self, text: str, gold: str, extraction: str | None = "boxed", prompt: str | None = None
+    ) -> "Future[Verdict]":
+        """Decide by rules or ask a worker. An answer on which it fails, although it can compare 0, is too complex."""
+        started, decided = time.perf_counter(), Future[Verdict]()
         found = extract(text, extraction) if extraction is not None else Extraction(text, "")
-        answer = found.answer
 
-        def verdict(said: _Said) -> Verdict:
-            outcome, reason = (said.outcome, said.detail) if isinstance(said, Failure) else said
-            seconds = time.perf_counter() - started
-            if outcome == "correct" and prompt is not None and not reason.startswith("same text"):
-                restated = restatement(answer or "", gold, prompt)
-                if restated is not None:
-                    outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
-            kind = Outcome(outcome)
-            score = _SCORES.get(kind)
-            return Verdict(kind, score, answer, seconds, reason, grader_failure=score is None)
+        def settle(outcome: str, reason: str) -> None:
+            if not decided.set_running_or_notify_cancel():
+                return
+            try:
+                if outcome == "correct" and prompt is not None and not reason.startswith("same text"):
+                    restated = restatement(found.answer or "", gold, prompt)
+                    if restated is not None:
+                        outcome, reason = "wrong", f"restates the problem: {restated[:60]}"
+                kind, seconds = Outcome(outcome), time.perf_counter() - started
+                score = _SCORES.get(kind)
+                decided.set_result(Verdict(kind, score, found.answer, seconds, reason, grader_failure=score is None))
+            except Exception as error:
+                decided.set_exception(error)
 
-        if answer is None:
-            return ("no_answer", found.rule), verdict
-        outcome, rule = decide(gold, answer)
-        if outcome != "open":
-            return (outcome, rule), verdict
-        return self._compare(gold, answer), verdict
-
-    def _compare(self, gold: str, answer: str) -> "Future[_Said]":
-        """Ask a worker. An answer on which it fails, although it can compare 0, is too complex."""
-        decided: Future[_Said] = Future()
-
-        def submit(answer: str, then: Callable[[_Said], None]) -> None:
+        def ask(answer: str, then: Callable[[_Said], None]) -> None:
             future = self._pool.submit(_judge, gold, answer, time_limit=self._time_limit)
             decided.add_done_callback(lambda _: future.cancel())
             future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
 
-        def settle(said: _Said) -> None:
-            if decided.set_running_or_notify_cancel():
-                decided.set_result(said)
-
         def settle_or_blame(said: _Said) -> None:
-            if isinstance(said, Failure):
-                too_complex = "wrong", f"too complex: {said.detail}"
-                submit("0", lambda of_gold: settle(said if isinstance(of_gold, Failure) else too_complex))
-            else:
-                settle(said)
+            if isinstance(said, tuple):
+                return settle(*said)
+            failed, too_complex = (said.outcome, said.detail), ("wrong", f"too complex: {said.detail}")
+            ask("0", lambda of_gold: settle(*(too_complex if isinstance(of_gold, tuple) else failed)))
 
-        submit(answer, settle_or_blame)
+        outcome, reason = ("no_answer", found.rule) if found.answer is None else decide(gold, found.answer)
+        if outcome == "open":
+            ask(found.answer or "", settle_or_blame)
+        else:
+            settle(outcome, reason)
         return decided
