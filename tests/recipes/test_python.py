@@ -5,10 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from recipe_calls import RECIPES
 
+EXTRAS = ("cpu", "dev")
 SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 
@@ -102,3 +106,11 @@ def test_help_says_how_to_use_it_and_needs_no_python(script):
     assert done.returncode == 0 and f"bash recipes/{script}" in done.stdout
     # Neither the licence nor the code below.
     assert "Apache" not in done.stdout and "set -euo" not in done.stdout
+
+
+def test_the_pinned_environment_satisfies_the_package():
+    lines = (RECIPES / "cpu_environment.txt").read_text().splitlines()[1:]
+    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    needed = [Requirement(line) for line in requires("prime_ext")]
+    needed = [one for one in needed if any(one.marker is None or one.marker.evaluate({"extra": x}) for x in EXTRAS)]
+    assert len(needed) > 20 and all(one.specifier.contains(pins[canonicalize_name(one.name)]) for one in needed)
