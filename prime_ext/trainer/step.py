@@ -2,7 +2,7 @@
 """One step of PRIME, from verified rollouts to what the policy is trained with (arXiv 2502.01456, Algorithm 1).
 
 ``PrimeTrainerMixin._compute_advantage`` calls it. Before it verl samples, and ``prompt_judge.py`` filters the prompts;
-after it verl updates the policy with PPO's loss. The gate and the KL coefficients are PRIME-D's: PRIME has neither.
+after it verl updates the policy with PPO's loss. PRIME as published has neither the gate nor the KL coefficients.
 """
 
 from dataclasses import dataclass
