@@ -81,7 +81,7 @@ CODE_ALWAYS = ("unreadable_tests",)
 
 @dataclass(frozen=True)
 class CodeRules(RuleStage):
-    """Which rules remove training problems; some always apply."""
+    """The rules that remove training problems; some always apply."""
 
     rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
@@ -90,7 +90,7 @@ class CodeRules(RuleStage):
 
 
 def spread(n: int, k: int) -> list[int]:
-    """``k`` of ``n`` places, evenly, with the first and the last; all of them if there are no more."""
+    """Return ``k`` of ``n`` places, evenly, with the first and the last; all of them if ``n`` is at most ``k``."""
     if n <= k:
         return list(range(n))
     return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]

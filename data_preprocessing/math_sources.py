@@ -56,7 +56,7 @@ def _cell(row: Mapping[str, Any], *columns: str) -> str:
 
 
 def _optional(row: Mapping[str, Any], *columns: str) -> str:
-    """A column that may be missing or empty."""
+    """Return the text of the first of the columns that is there and not empty; an empty text without one."""
     name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
     return "" if name is None else text_of_cell(row[name], name)
 

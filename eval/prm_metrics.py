@@ -25,13 +25,13 @@ AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
 
 
 def interval_of(values: np.ndarray) -> dict[str, float]:
-    """Standard error and 95 % interval that resampled values span."""
+    """Return the standard error and the 95 % interval that resampled values span."""
     low, high = np.percentile(values, [2.5, 97.5])
     return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
 
 
 def resampled(n: int, resamples: int, seed: int) -> np.ndarray:
-    """Numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
+    """Return numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
     return np.random.default_rng(seed).integers(0, n, (resamples, n))
 
 
@@ -70,7 +70,7 @@ def processbench_score(predictions: Sequence[int | None], labels: Sequence[int])
 
 
 def _descents(scores: StepScores) -> list[tuple[float, int]]:
-    """Steps that are lower than all before them: the only ones that can be the first below a threshold."""
+    """Return the steps that are lower than all before them: only these can be the first below a threshold."""
     found, lowest = [], math.inf
     for step, score in enumerate(scores or []):
         if score < lowest:
@@ -131,7 +131,7 @@ def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[flo
 def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> dict[str, Any] | None:
     """Return ``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
 
-    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None: there is no pair.
+    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None without a pair.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):

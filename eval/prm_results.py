@@ -180,7 +180,7 @@ def _measure(
 
 
 def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
-    """A share in percent with its 95 % interval."""
+    """Format a share in percent with its 95 % interval."""
     if own is None:
         return "-"
     return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"

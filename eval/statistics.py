@@ -226,7 +226,7 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
 
 
 def _difference_interval(before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float) -> Interval:
-    """Standard error and interval of the mean difference; ``response`` is what one response is worth."""
+    """Return standard error and interval of the mean difference; ``response`` is what one response is worth."""
     if before.size == 1:
         return None, None, None
     error = float((after - before).std(ddof=1)) / math.sqrt(before.size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on one task amounts to: scores with intervals, rates, and the same for every subject and level."""
+"""Summary of a run on one task: scores with intervals, rates, and the same for every subject and level."""
 
 import operator
 import statistics

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page ``transcripts.html``, with a color behind each piece of a response.
+"""The page ``transcripts.html``, with a background color for each piece of a response.
 
 Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes it. The page needs
 no other file; its policy forbids scripts and requests, whatever a text contains.
@@ -76,7 +76,7 @@ class TranscriptPage:
         self._parts.append(f"<table>{body}</table>")
 
     def transcript(self, spans: Sequence[Span]) -> None:
-        """Add a text with a color behind each piece."""
+        """Add a text with a background color for each piece."""
         pieces = []
         for span in spans:
             style = ""
