@@ -32,7 +32,7 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
     ],
 )
 def test_the_cause_is_what_counts(error, start, end):
-    """Of a dead process its class is told; a line that only announces the error is not all."""
+    """A dead process is named by its class; a line that only announces the error is not all."""
     said = one_line(error)
     assert said.startswith(start) and said.endswith(end) and len(said) <= 300 and "\n" not in said
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/explanation/for_upstream.md says of verl still happens; a failure here is a workaround to take out."""
+"""Claims of docs/explanation/for_upstream.md about verl still hold; a failure is a workaround to take out."""
 
 import ast
 import asyncio

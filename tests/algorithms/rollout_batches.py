@@ -99,7 +99,7 @@ def random_spans(batch: Batch, seed: int):
 
 @st.composite
 def step_scores(draw, low=0.0, high=1.0, most=12):
-    """Scores with garbage behind the last step, and the mask of steps; some rows have none."""
+    """Scores with garbage after the last step, and the mask of steps; some rows have no steps."""
     counts = draw(st.lists(st.integers(0, most), min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     width = max(1, *counts, 0)

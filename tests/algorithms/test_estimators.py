@@ -59,7 +59,7 @@ def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0)
     data = DataProto.from_dict(tensors, {"uid": uids})
     result = compute_advantage(data, name, gamma=discount, lam=gae_lambda, config=config)
     advantage_BT = torch.zeros_like(batch.mask_BT)
-    # verl leaves whitened values outside the mask behind (gae); its loss never reads them.
+    # verl keeps whitened values outside the mask (gae); its loss never reads them.
     advantage_BT[rows] = (result.batch["advantages"] * mask_BT).to(mask_BT.dtype)
     return advantage_BT
 
@@ -97,7 +97,7 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
 
 
 def centered(batch, source, i, paid):
-    """What is left of the reward of each paid token of row i, written out response by response."""
+    """Return what is left of the reward of each paid token of row i, written out response by response."""
     members = batch.members(i)
     others, n = [j for j in members if j != i], len(members)
     if not others:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens.
-
-Golden values of the papers and of released code, and loops over tokens."""
+"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens. Checked
+against golden values of the papers and of released code, and against loops over tokens."""
 
 import math
 from typing import get_args

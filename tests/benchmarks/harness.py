@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: options, and the record beside a script.
-
-Imported before torch and verl: it sets what they read when they are imported, and where helpers of the tests are.
-"""
+"""Options of the benchmarks, and the record next to each script. Imported before torch and verl: it sets what they
+read when they are imported, and where helpers of the tests are."""
 
 import argparse
 import json

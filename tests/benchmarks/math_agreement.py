@@ -14,8 +14,8 @@ Collections (``gold``, ``pred``, ``label``):
 - ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none of which is easy;
   without those whose difficulty is to find the answer in the response.
 
-Beside ours stands math-verify alone with its default settings, and with ``--verl`` verl's graders. The JSON beside this
-file has our disagreements pair by pair, and how many the others have.
+Ours is compared with math-verify alone in its default settings, and with ``--verl`` with verl's graders. The JSON next
+to this file has our disagreements pair by pair, and how many the others have.
 """
 
 import json

@@ -5,7 +5,7 @@
 
 Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
 phase is the sum of its passes. Times are seconds of the processor, because a shared machine stops a process without
-asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this file.
+asking. The ratio is taken within each repetition. Prints and writes prm_phase.json next to this file.
 """
 
 import statistics

@@ -171,7 +171,7 @@ def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeyp
 
 
 def test_what_is_said_of_verls_keys_is_what_verl_reads():
-    """Where its YAML files and dataclasses do not say it."""
+    """These are the keys that verl's YAML files and dataclasses do not list."""
     folder = Path(verl.__file__).parent
     sources = [(folder / path).read_text() for path in SOURCES_OF_UNLISTED]
     for name in {name for names in READ_UNLISTED.values() for name in names}:

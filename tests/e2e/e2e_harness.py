@@ -101,11 +101,8 @@ def start(inputs: Path, output: Path, overrides: list[str], module: str = "prime
 
 
 def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
-    """Run to the end; a failure shows the end of the log. What is logged has to be in docs/reference/metrics.md.
-
-    Args:
-        arguments, options: those of :func:`start`.
-    """
+    """Run :func:`start` with these arguments to the end; a failure shows the end of the log. What is logged has to be
+    in docs/reference/metrics.md."""
     for _ in range(RAY_STARTS):
         begin = log_size(output)
         process = start(inputs, output, *arguments, **options)
@@ -133,15 +130,13 @@ def log_size(output: Path) -> int:
 
 
 def ray_was_too_slow(output: Path, begin: int) -> bool:
-    """Whether what was logged from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
+    """Return whether the log from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
     return b"The current node timed out during startup" in (output / "log.txt").read_bytes()[begin:]
 
 
 def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], whole: int, torn: int) -> None:
-    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete.
-
-    Looking for its processes takes as long as a small checkpoint, so they are looked up before.
-    """
+    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete. Its
+    processes are looked up before, because that takes as long as a small checkpoint."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)
@@ -191,7 +186,6 @@ def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -
 
 
 def metrics(output: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step."""
     return read_metrics(output / "metrics.jsonl")
 
 

@@ -77,12 +77,12 @@ def stated(task, gold):
 
 
 def planned(words):
-    """What ``eval.run`` plans, by task."""
+    """Return what ``eval.run`` plans, by task."""
     return {one.name: one for one in plan_tasks(parser().parse_args([str(word) for word in words]))}
 
 
 def gold_by_prompt(words, shift=0):
-    """What the model is shown and a response with the gold answer, or with that of the problem ``shift`` further."""
+    """Return by prompt a response with the gold answer, or with that of the problem ``shift`` further."""
     found = {}
     for name, one in planned(words).items():
         golds = [problem.gold for problem in one.problems.values()]
@@ -102,10 +102,8 @@ def some_answer(request):
 
 
 class ScriptedBackend:
-    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own.
-
-    ``context`` is the longest prompt in characters; ``asked`` has requests by prompt and seed as they came.
-    """
+    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own. ``context`` is the
+    longest prompt in characters; ``asked`` has requests by prompt and seed as they came."""
 
     def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"):
         self.answer, self.seconds, self.template, self.context = answer, seconds, template, context

@@ -55,7 +55,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
         named += [[value, score(own), interval(own), str(own["problems"])] for value, own in parts]
         named += [["response tokens per second", "123.4"], ["median length", f"{summary['tokens']['median']:,}"]]
         assert [row for row in named if row not in rows] == []
-    # The summary has the best published single response, as there are no published avg@16.
+    # The summary has the best published single response, because avg@16 has not been published.
     summary = results["tasks"]["math500"]["summary"]
     told = [*_told(summary["scores"]["avg@16"])[:2], "79.8 (Qwen2.5-Math-7B-Instruct) accuracy", "12 x 16"]
     told += [f"{summary['tokens']['mean']:,.1f}", percent(summary["truncated"]), percent(summary["no_answer"])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may name as a model, and what each becomes."""
+"""Models as a user may name them, and what each becomes."""
 
 import os
 import shutil

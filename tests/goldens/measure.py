@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get, in a few numbers that a redesign must not move.
-
-``python tests/goldens/measure.py`` writes goldens.json. Data by its bytes, verdicts one by one, the plan that a dry run
-prints, and what four methods learn in a few steps of examples/minimal_prime.py, which uses the functions of training.
-"""
+"""Results for users, in a few numbers that a redesign must not move. ``python tests/goldens/measure.py`` writes
+goldens.json: data by its bytes, verdicts one by one, the plan that a dry run prints, and what four methods learn in
+a few steps of examples/minimal_prime.py, which uses the functions of training."""
 
 import hashlib
 import json
@@ -28,7 +26,7 @@ METHODS = ("rloo", "paper", "guarded", "distilled")
 
 
 def call(*words: str, **environment: str) -> str:
-    """What a command prints; it must succeed."""
+    """Return what a command prints; it must succeed."""
     known = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=ROOT, env=known | environment, capture_output=True, text=True)
     if done.returncode:
@@ -55,7 +53,7 @@ def data(folder: Path) -> dict[str, str]:
 
 
 def verdicts() -> dict[str, str]:
-    """Of every pair of mathematics, as one letter each."""
+    """Return the verdict on every pair of mathematics, as one letter each."""
     lines = (ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl").read_text().splitlines()
     verifier = MathVerifier()
     found = [verifier.verify_answer(pair["pred"], pair["gold"]) for pair in map(json.loads, lines)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device, next to what the plan expects.
+"""Measurements of the CUDA branch on one device, next to what the plan expects.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
-           against plain transformers, memory held and at the peak beside the plan's, save and load
+           against plain transformers, memory held and at the peak next to the plan's, save and load
 noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by tokens of a pass
 budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
            of the device's peak they reach
@@ -62,7 +62,7 @@ IDLE = ("idle", "idle_after_save", "idle_after_load")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model, of its rollouts, and the tokens of a small and a large pass."""
+    """Sizes of the model, of its rollouts, and the tokens of a small and a large pass."""
 
     model: dict[str, Any]
     rows: int
@@ -307,7 +307,7 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What was measured, beside what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
+    """Return what was measured and what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
         rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))

@@ -68,7 +68,7 @@ def steps_of(folder: Path) -> dict[str, Any]:
 
 
 def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tuple[list[str], dict[str, str]]:
-    """Return the words behind ``bash`` of a run that ``rollout`` generates for, and its knobs."""
+    """Return the words after ``bash`` of a run that ``rollout`` generates for, and its knobs."""
     command = ["recipes/prime_gsm8k.sh", arguments.model or "tiny"]
     knobs = {"N_GPUS": "1", "OUTPUT_DIR": str(folder)}
     if arguments.model:

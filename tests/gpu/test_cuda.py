@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to hold on a CUDA device and can be said in a test; tests/gpu/measure.py has the engines."""
+"""Conditions on a CUDA device that a test can state; tests/gpu/measure.py has the engines."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot work is refused before Ray or a model starts, in one line that names the key; what can, is not."""
+"""A run that cannot work is refused before Ray or a model starts, in one line that names the key; others are not."""
 
 import dataclasses
 import json
@@ -120,7 +120,7 @@ def defaults(composed):
 
 @pytest.fixture
 def problems_of(composed, defaults, files, monkeypatch):
-    """What is said of a configuration that is in order but for the given changes."""
+    """Check a configuration that is in order but for the given changes, and return what is said of it."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 

@@ -32,7 +32,7 @@ def model_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(request, model_path, tmp_path_factory):
-    """What the module's PROGRAM found, and its folder, by number of ranks."""
+    """Findings of the module's PROGRAM, and its folder, by number of ranks."""
     folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
     results = run_ranks(request.module.PROGRAM, [model_path], folders)
     return {n: (results[n], folder) for n, folder in folders.items()}

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue.
-
-For tests that start themselves on one and on two ranks and look at what their ``main`` found there. They import this
-before verl, so that a rank has CPU mode and fused kernels of each model on its own.
-"""
+"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue. For tests that start themselves on one
+and on two ranks and look at what their ``main`` found there. They import this before verl, so that a rank has CPU
+mode and fused kernels of each model on its own."""
 
 import prime_ext.plugin  # noqa: F401  isort: skip
 
@@ -172,7 +170,7 @@ class Prm:
         return self.batch(rollouts, plan.order, fields, **self.update_options(mini_batch_rows))
 
     def update_options(self, mini_batch_rows=None):
-        """What the trainer would send with an update."""
+        """Return what the trainer would send with an update."""
         return update_options(mini_batch_rows or self.mini_batch_rows, self.epochs, 1.0)
 
     def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
@@ -186,7 +184,7 @@ class Prm:
         return metrics_of(self.worker.update_metrics()), scores
 
     def two_updates(self, rollouts, reference):
-        """What plain_prm.two_updates returns."""
+        """Return what plain_prm.two_updates returns."""
         updates = [self.update(rollouts, reference) for _ in range(2)]
         return {"updates": updates, "scores": self.score(rollouts), "weights": self.weights()}
 
@@ -196,7 +194,7 @@ class Prm:
 
 
 def saved_and_restored(prm, folder, *arguments, step=1, **options):
-    """What was saved, in a fresh :class:`Prm` of these arguments."""
+    """Return what was saved, in a fresh :class:`Prm` of these arguments."""
     prm.worker.save_checkpoint(str(folder), global_step=step)
     dist.barrier()
     fresh = Prm(*arguments, **options)

@@ -47,7 +47,7 @@ def built(tmp_path, name, overrides):
 
 
 def worker_configs(tmp_path, name, overrides):
-    """What the workers of the PRM and of its reference are built from."""
+    """Return what the workers of the PRM and of its reference are built from."""
     prm = built(tmp_path, name, overrides)
     return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
 

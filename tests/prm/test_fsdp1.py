@@ -50,7 +50,7 @@ DYNAMIC = {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40, "prm.in
 
 
 def gathered_bytes(prm):
-    """What the root of the model holds in addition to its shards."""
+    """Return the bytes that the root of the model holds in addition to its shards."""
     return prm.worker.engine.module._handle.flat_param._full_param_padded.untyped_storage().nbytes()
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside a micro-batch the host does not wait for the device, and tokens of tools have no part in a loss.
-
-The device is torch's ``meta``: its tensors have no values, so that reading one of them is an error.
-"""
+"""Inside a micro-batch the host does not wait for the device, and tokens of tools have no part in a loss. The device is
+torch's ``meta``: its tensors have no values, so that reading one of them is an error."""
 
 from functools import partial
 from types import SimpleNamespace

@@ -109,7 +109,7 @@ def padded(rows):
 
 
 def on_verl(method, keys, model_path, found, batch):
-    """As the trainer does it: PRM, gate, advantages, update of the policy."""
+    """Run a step as the trainer does: PRM, gate, advantages, update of the policy."""
     settings, mask_BT = prime_settings(**keys), batch.mask_BT.float()
     reward_BT = torch.zeros_like(mask_BT)
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B

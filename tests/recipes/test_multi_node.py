@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SLURM launcher: what it starts, in which order, and what it leaves behind when something fails."""
+"""The SLURM launcher: what it starts, in which order, and what remains when something fails."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which interpreter recipes run with, what they say without one, and their help."""
+"""The interpreter that recipes run with, what they say without one, and their help."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recipes start is what the papers say and passes the checks; DRY_RUN=1 plans it; mistakes are one line."""
+"""Recipes start what the papers say, and it passes the checks; DRY_RUN=1 plans it; mistakes are one line."""
 
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves behind.
-
-Here are the kinds of training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one of PRIME's.
-"""
+"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves. Here are the kinds of
+training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one of PRIME's."""
 
 import math
 

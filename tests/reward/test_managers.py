@@ -119,7 +119,7 @@ def test_a_verifier_that_breaks_does_not_spoil_the_reward():
     amount, info = reward(GOOD, manager(compute_score=breaks), **GOLD)
     assert amount == info["score"] > 0 and info["reward_failure"] == 0.0
     assert (info["grader_failure"], info["verdict"], info["acc"]) == (1.0, "error", 0.0)
-    # What was not judged is no wrong answer in the metrics.
+    # A response that was not judged does not count as a wrong answer in the metrics.
     assert "pspo/acc" not in pspo_metrics([info])
 
 
@@ -201,7 +201,7 @@ def needs_prompt(data_source, solution_str, ground_truth, extra_info):
 
 
 def told(text, *overrides, scorer=None):
-    """The reward and what ``naive_with_step_scores`` says beside it."""
+    """Return the reward and the extra info of ``naive_with_step_scores``."""
     config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
     of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
     result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run wants of Ray: what reaches the workers of a running cluster, what is reserved, what is refused before."""
+"""Demands of a run on Ray: what reaches workers of a running cluster, what is reserved, what is refused before."""
 
 import os
 import sys

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests.
-
-The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks
-for the device. Import this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``.
-"""
+"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests. The policy has verl's PPO
+loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks for the device. Import
+this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``."""
 
 import os
 import socket
@@ -77,10 +75,8 @@ def worker_config(
     strategy: str = "fsdp2",
     offload: bool = False,
 ) -> TrainingWorkerConfig:
-    """Settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
-
-    With ``offload`` weights and optimizer states are on the host between passes.
-    """
+    """Settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too. With
+    ``offload`` weights and optimizer states are on the host between passes."""
     compute = "fp32" if get_device_name() == "cpu" else "bf16"
     return TrainingWorkerConfig(
         model_type="language_model",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark says about where it ran, without naming the machine."""
+"""Description of the machine that a benchmark ran on, without its name."""
 
 import os
 import platform

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which metrics prime_ext logs, found in its code, and which ones docs/reference/metrics.md explains."""
+"""Metrics that prime_ext logs, found in its code, and those that docs/reference/metrics.md explains."""
 
 import ast
 import functools
@@ -73,7 +73,7 @@ def names_on_page() -> set[str]:
 
 
 def undocumented(logged: Iterable[str]) -> list[str]:
-    """Those of our metrics among the logged ones that the page does not explain."""
+    """Return those of our metrics among the logged ones that the page does not explain."""
     page = names_on_page()
     patterns = [re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in page if "<" in name]
     missing = {name for name in logged if OURS.fullmatch(name)} - page

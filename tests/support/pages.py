@@ -20,5 +20,5 @@ def tokens_of(page: Path) -> list[Token]:
 
 
 def shell_blocks(page: Path) -> list[str]:
-    """What a reader is asked to type."""
+    """Return what a reader is asked to type."""
     return [token.content for token in tokens_of(page) if token.type == "fence" and token.info == "bash"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe starts: its script is run with an interpreter that only writes down what it is called with."""
+"""Calls of a recipe: its script is run with an interpreter that only writes down what it is called with."""
 
 import os
 import subprocess
@@ -14,10 +14,8 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def calls_of(folder, script, *words, **knobs):
-    """The calls of the interpreter that a script below ``recipes`` makes, each a list of words.
-
-    ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are environment variables.
-    """
+    """Return the calls of the interpreter that a script below ``recipes`` makes, each a list of words. ``folder`` is
+    for the interpreter, its notes and the output of the script; ``knobs`` are environment variables."""
     calls, stub = folder / "calls", folder / "python"
     stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
     stub.chmod(0o755)
@@ -29,7 +27,7 @@ def calls_of(folder, script, *words, **knobs):
 
 
 def run_shrunk(folder, script, *words, timeout=1800):
-    """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed."""
+    """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
     environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
     log = folder / "log.txt"
     with log.open("w") as stream:
@@ -66,7 +64,7 @@ def wanted_of(paper, recipe):
 
 
 def differences(config, wanted):
-    """What the configuration has in place of what is wanted."""
+    """Return what the configuration has in place of what is wanted."""
     found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
     plain = {key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
     return {key: value for key, value in plain.items() if value != wanted[key]}

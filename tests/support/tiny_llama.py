@@ -15,13 +15,8 @@ def llama_config(vocabulary, size, **more):
 
 
 def save_llama(path, seed=0, classes=0, max_positions=1024, spread=0.2, chat_template=CHAT, size=32):
-    """A random causal Llama, or a token classifier, with its tokenizer.
-
-    Args:
-        classes: of a token classifier; 0 for a causal model.
-        spread: standard deviation of the weights.
-        size: of the hidden states; two heads share it.
-    """
+    """Save a random causal Llama or, with ``classes``, a token classifier, and its tokenizer. ``spread`` is the
+    standard deviation of the weights, ``size`` that of the hidden states; two heads share it."""
     tokenizer = byte_tokenizer(chat_template)
     torch.manual_seed(seed)
     more = {"max_position_embeddings": max_positions, "initializer_range": spread}

@@ -17,10 +17,8 @@ ROWS = 12
 
 
 def conversed(dialogue, says):
-    """Carry a dialogue on to its end; returns its result, and what it asked.
-
-    ``says`` makes from an :class:`Ask` the text of the answer, or a :class:`Response`.
-    """
+    """Carry a dialogue on to its end; returns its result, and what it asked. ``says`` makes from an :class:`Ask` the
+    text of the answer, or a :class:`Response`."""
     asked, given = [], None
     while True:
         try:
@@ -71,7 +69,7 @@ def rows_of(folder, name="train"):
 
 
 def removed(folder):
-    """What a stage or pipeline says of the rows that it removed."""
+    """Return what a stage or pipeline says of the rows that it removed."""
     return [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
 
 

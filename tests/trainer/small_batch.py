@@ -46,7 +46,7 @@ def _file(path):
 
 
 def settings(**changes):
-    """Those of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
+    """Return settings of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
     values = deepcopy(_file("prime/prime.yaml")) | {"variant": "paper", "anchor": None, "turns": None}
     form = changes.pop("process__form", "tokens")
     values["process"] = None if form == "none" else deepcopy(_file(f"prime/process/{form}.yaml"))
@@ -133,7 +133,7 @@ class GivenPRM(FrozenPRM):
 
 
 def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
-    """What the implicit PRM makes of these log-probabilities."""
+    """Return what the implicit PRM makes of these log-probabilities."""
     prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, {}, 8)
     scores = Scores(log_prob_BT, reference_BT)
     return prm.scored(prm.batch_of(rollouts), Scoring(scores, before=scores))

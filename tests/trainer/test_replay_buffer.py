@@ -88,10 +88,8 @@ def prompts_of(batch):
 
 
 def expected_step(outcomes, batch_size, position):
-    """The definition: go through the data in order, keep what lies inside the band.
-
-    Returns the prompts of the batch, and where the next step begins.
-    """
+    """Go through the data in order and keep what lies inside the band, which is the definition. Returns the prompts of
+    the batch, and where the next step begins."""
     kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
@@ -174,10 +172,10 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
             False,
             r"only 0 of 2 prompts .* among 8 .*\(4 too hard, 4 too easy.*prime.filter.max_examined$",
         ),
-        # A smaller batch is offered, but none is no smaller batch.
+        # A smaller batch is offered, but an empty one is not.
         ([GOOD] + [HARD] * 20, False, r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"),
         ([HARD] * 20, True, "only 0 of 2"),
-        # Rollouts that failed are no matter of difficulty.
+        # Failed rollouts say nothing about difficulty.
         ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
         ([[UNDECIDED, UNDECIDED]] * 20, False, r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
         ([GOOD] + [HARD] * 20, True, None),

@@ -87,7 +87,7 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     case, source = process_source(queue, **STEPS | {"steps": {"delimiters": [delimiters]}})
-    # "4" has a hole behind it, so that its step goes on to the next delimiter of the model. A response that begins with
+    # "4" has a hole after it, so that its step goes on to the next delimiter of the model. A response that begins with
     # a delimiter: in the text nothing is written before it, by token it is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
     assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], last]
@@ -319,7 +319,7 @@ def valid_advantages(case):
 
 
 def of_noise(seed, pipeline, noise):
-    """What rounding noise adds to the advantages of a PRM without a signal."""
+    """Return what rounding noise adds to the advantages of a PRM without a signal."""
     case = case_of(seed, pipeline, 0.0, noise)
     silent = case.paid(torch.zeros_like(case.rollouts.mask_BT), noise)
     return valid_advantages(case) - valid_advantages(silent)

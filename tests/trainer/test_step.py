@@ -104,7 +104,7 @@ def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on
 
 
 class Workers:
-    """Those of a PRM that orders all pairs wrongly until it has been updated, or, with the sign 0, of the reference."""
+    """Workers of a PRM that orders all pairs wrongly until it has been updated; with the sign 0, of the reference."""
 
     data_parallel_size = staticmethod(lambda: [1])
 
@@ -112,7 +112,7 @@ class Workers:
         self.queue, self.sign, self.passes = queue, sign, 0
 
     def row(self, key):
-        """Of the length of the response; the label is in its first token, if the row has one."""
+        """Values as long as the response, with the label added to that of the first token, if the row has one."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
         if "extra_fields" in fields:
@@ -193,7 +193,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     prm = build(queue, monkeypatch, mode, **options)
     scored, rollouts = run(queue, prm, **options)
     assert prm.groups[PRM_GROUP].passes == passes
-    # Whatever it says of a tool's answer is no reward.
+    # A score at a tool's answer is not a reward.
     assert not scored.reward_BT[~rollouts.mask_BT.bool()].any()
     # Untrained it orders every pair wrongly, updated every pair rightly.
     assert scored.pairs.accuracy == (None if (mode, gated, changes) == ("before", False, {}) else 0.0)
@@ -234,7 +234,7 @@ def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
 
 
 def with_tokens(queue):
-    """What else the rollout engine writes, of other lengths for each rollout."""
+    """Add what else the rollout engine writes, of other lengths for each rollout."""
     for place, fields in enumerate(queue.fields["train"].values()):
         prompt = torch.arange(2 + place) + 10
         response = torch.arange(len(fields["response_mask"])) + 50
@@ -279,7 +279,7 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
                 assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()
                 assert torch.equal(fields["input_ids"], torch.cat((fields["prompts"], fields["responses"])))
                 assert torch.equal(fields["loss_mask"], fields["response_mask"])
-    # An update that fails leaves nothing behind, either.
+    # Nothing is left of an update that fails, either.
     monkeypatch.setattr(Workers, "_trained", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prm.score_and_update(load_rollouts(RolloutStore(batch_of(queue)), settings(), 4))

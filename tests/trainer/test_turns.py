@@ -156,7 +156,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
     sources, result = case.sources().by_name, case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
-    # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
+    # The rewards of each rollout sum to -0.5, 3, 0, 3, 0.25 and 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
     alone = loaded(
         *stored(monkeypatch, MASKS, rewards=REWARDS),

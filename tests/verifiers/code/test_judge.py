@@ -45,7 +45,7 @@ JSON = st.recursive(
         ("1e3", "1000.0", True),
         ("1000000.5", "1000000.0", True),
         ("0.34", "0.33", False),
-        # Other texts are no numbers.
+        # Other texts are not numbers.
         ("nan inf", "nan inf", True),
         ("nan", "0.0", False),
         ("inf", "1e300", False),
