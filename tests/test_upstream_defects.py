@@ -36,7 +36,7 @@ def tree_of(path):
 
 
 def calls_of(path, name):
-    """Calls of a function or method of this name in a file of verl."""
+    """Return calls of a function or method of this name in a file of verl."""
     calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
     return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name]
 

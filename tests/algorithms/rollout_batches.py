@@ -36,7 +36,7 @@ class Batch:
         return self.reward_BT[row, self.tokens(row)].tolist()
 
     def on_tokens(self, values_of_row: Callable[[int], list[float]]) -> torch.Tensor:
-        """These values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
+        """Return these values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
         result_BT = torch.zeros_like(self.reward_BT)
         for row in self.rows:
             result_BT[row, self.tokens(row)] = torch.tensor(values_of_row(row), dtype=result_BT.dtype)
@@ -88,12 +88,12 @@ def orders(batch: Batch, seed: int) -> list[int]:
 
 
 def random_boundaries(batch: Batch, seed: int) -> torch.Tensor:
-    """Ends of steps at about four of ten positions, outside the mask too."""
+    """Return ends of steps at about four of ten positions, outside the mask too."""
     return torch.rand(batch.mask_BT.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
 
 
 def random_spans(batch: Batch, seed: int):
-    """The steps that end at :func:`random_boundaries`."""
+    """Return the steps that end at :func:`random_boundaries`."""
     return step_spans(random_boundaries(batch, seed), batch.mask_BT)
 
 

@@ -27,7 +27,7 @@ discounts = st.sampled_from([1.0, 0.9])
 
 
 def token_rewards(batch, penalty=0.0):
-    """The label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
+    """Return the label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
     return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * last_token_mask(batch.mask_BT) - penalty_BT, NAN)
 
@@ -119,7 +119,7 @@ def centered(batch, source, i, paid):
 
 
 def by_loops(batch, source):
-    """The advantage of every estimator that knows no turns."""
+    """Return the advantage of every estimator that knows no turns."""
     name, discount = source.estimator, source.discount
     places = {i: batch.tokens(i) for i in batch.rows}
     paid = {i: {t: float(source.reward_BT[i, t]) for t in places[i] if source.mask_BT[i, t]} for i in batch.rows}

@@ -156,7 +156,7 @@ betas = st.sampled_from([0.05, 1.0, 10.0])
 
 
 def ratio_of(batch):
-    """The batch's rewards, garbage included, as log-probabilities against a reference of -1."""
+    """Return the batch's rewards, garbage included, as log-probabilities against a reference of -1."""
     return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
 
 

@@ -24,7 +24,7 @@ step_score_rows = step_scores(-1.0, 1.0, most=5)
 
 
 def steps_by_loops(tokens, boundary):
-    """Lists of the token positions of each step of one response."""
+    """Return lists of the token positions of each step of one response."""
     steps = [[]]
     for t in tokens:
         steps[-1].append(t)

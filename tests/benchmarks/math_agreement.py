@@ -76,14 +76,14 @@ def gold_answers(data: Path) -> list[str]:
 
 
 def restyle(gold: str) -> str:
-    """The same answer as somebody else would have typed it."""
+    """Return the same answer as somebody else would have typed it."""
     text = gold.replace("\\frac{", "\\dfrac{").replace("\\left", "").replace("\\right", "").replace("\\cdot", "\\times")
     text = re.sub(r"(?<=[\w}])([+=])(?=[\w\\])", r" \1 ", text)
     return f"${text}$."
 
 
 def perturb(gold: str) -> str | None:
-    """The same answer with its last number, outside of text and subscripts, made larger by one. None if it has none."""
+    """Return the answer with its last number, outside of text and subscripts, larger by one; None if it has none."""
     hidden = re.sub(
         r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
         lambda match: "#" * len(match.group()),

@@ -132,7 +132,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 
 
 def chain_of(name, *overrides):
-    """The reward of a chain under an entry of the group `chain`."""
+    """Return the reward of a chain under an entry of the group `chain`, and the settings it comes from."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
     process = PrimeSettings.of(composed(f"chain@prime.process={name}", *steps, *overrides)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process

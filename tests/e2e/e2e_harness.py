@@ -35,7 +35,7 @@ NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
 
 
 def write_inputs(folder: Path) -> None:
-    """An untrained model of the quickstart's kind, and small training and validation files."""
+    """Write an untrained model of the quickstart's kind, and small training and validation files."""
     write_model(folder / "model")
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
@@ -43,7 +43,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def command(inputs: Path, output: Path, overrides: list[str], module: str) -> list[str]:
-    """The command line of a small run that writes its checkpoints below ``output``."""
+    """Return the command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
     return [
         sys.executable, "-u", "-m", module, *stock, "--config-name=prime_trainer_cpu",
@@ -190,7 +190,7 @@ def metrics(output: Path) -> dict[int, dict[str, float]]:
 
 
 def repeatable(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that two equal runs share."""
+    """Return the metrics that two equal runs share."""
     return {name: value for name, value in metrics.items() if not any(part in name for part in NOT_REPEATABLE)}
 
 

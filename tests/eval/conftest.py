@@ -14,7 +14,7 @@ def tasks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tasks, tmp_path_factory):
-    """A run that nothing interrupted."""
+    """Make a run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run(*tasks, "--decoding", "several", "--output", out) == 0
     return out

@@ -59,7 +59,7 @@ ROWS = {
 
 
 def write_tasks(folder):
-    """The task files and their data; returns the words that name all three on a command line."""
+    """Write the task files and their data; return the words that name all three on a command line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}")
@@ -68,7 +68,7 @@ def write_tasks(folder):
 
 
 def stated(task, gold):
-    """A response that states this gold answer of a task."""
+    """Return a response that states this gold answer of a task."""
     if task == "functions":
         (test,) = json.loads(gold)["test_list"]
         name, number = test.removeprefix("assert add").split("(2) == ")

@@ -234,7 +234,7 @@ def test_steps_of_a_text_as_it_was_generated():
 
 @pytest.fixture(scope="module")
 def described(models, tmp_path_factory):
-    """A PRM that says how it was trained."""
+    """Return a PRM that says how it was trained."""
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
     description = {
         "beta": 0.25,
@@ -260,7 +260,7 @@ def bench(tmp_path_factory):
 
 
 def evaluated(out, task, model, *words):
-    """The results, and the lines of ``items.jsonl``."""
+    """Evaluate, and return the results and the lines of ``items.jsonl``."""
     assert main([task, "--model", *map(str, [model, *words]), "--output", str(out)]) == 0
     return results_of(out), lines_of(out / "items.jsonl")
 

@@ -64,7 +64,7 @@ async def ignores_cancellation(expression):
 
 
 def loop_with(act, replies=(), response_length=400):
-    """The loop with a tool, and a policy that writes these texts one after another."""
+    """Return the loop with a tool, and a policy that writes these texts one after another."""
     words = [f"data.max_response_length={response_length}", "data.max_prompt_length=32"]
     words += ["actor_rollout_ref.rollout.multi_turn.max_tool_response_length=120", "actor_rollout_ref.model.path=none"]
     config, written = compose_config("prime_trainer_cpu", words), iter(replies)

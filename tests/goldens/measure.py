@@ -43,7 +43,7 @@ def digest(path: Path) -> str:
 
 
 def data(folder: Path) -> dict[str, str]:
-    """The quickstart's rows, the pipeline's, and the numeric sets'."""
+    """Return digests of the quickstart's rows, the pipeline's, and the numeric sets'."""
     fixtures = ROOT / "tests" / "data" / "fixtures"
     python("recipes.quickstart.data", "--output-dir", folder / "quickstart", "--seed", 0)
     settings = ROOT / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
@@ -61,7 +61,7 @@ def verdicts() -> dict[str, str]:
 
 
 def plans() -> dict[str, list[str]]:
-    """The lines of dry runs, less what only says that this machine lacks flash-attn."""
+    """Return the lines of dry runs, less what only says that this machine lacks flash-attn."""
     found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
     plain = {name: text.replace(sys.executable, "python").replace(str(ROOT), "") for name, text in found.items()}
     return {
@@ -71,7 +71,7 @@ def plans() -> dict[str, list[str]]:
 
 
 def learning(folder: Path) -> dict[str, Any]:
-    """The curves of short runs of examples/minimal_prime.py."""
+    """Return the curves of short runs of examples/minimal_prime.py."""
     study = {"name": "golden", "task": {}, "rollouts": 320}
     kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
     curves = {}

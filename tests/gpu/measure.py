@@ -142,7 +142,7 @@ def memory() -> tuple[float, float]:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Result, seconds, and the peak of the allocated memory in MiB."""
+    """Return the result, the seconds, and the peak of the allocated memory in MiB."""
     if CUDA:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -156,7 +156,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 @contextmanager
 def built(path: Path, **options: Any) -> Iterator[Any]:
-    """A worker, and nothing of it left afterwards."""
+    """Yield a worker, and leave nothing of it afterwards."""
     worker = build_worker(path, remove_padding=True, **options)
     try:
         yield worker
@@ -182,7 +182,7 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
 
 
 def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = False) -> Engine:
-    """The worker's engine as the plan sees it."""
+    """Return the worker's engine as the plan sees it."""
     shape = read_shape("prm.model.path", str(path))
     adapter = adapter_weights(str(path), LORA_RANK, "all-linear") if lora else 0
     offloads = {"param_offload": offload, "optimizer_offload": offload}

@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def plain_log_probs(hidden_NH, weight_VH, target_N):
-    """The definition, with the logits of all tokens at once."""
+    """Compute log-probabilities by the definition, with the logits of all tokens at once."""
     return (hidden_NH @ weight_VH.T).log_softmax(-1).gather(1, target_N[:, None])[:, 0]
 
 

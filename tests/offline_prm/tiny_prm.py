@@ -49,7 +49,7 @@ def step_rows(n, seed=0):
 
 
 def labeled_steps(rows):
-    """The same for training: a label for each step."""
+    """Yield the same for training: a label for each step."""
     for row in rows:
         labels = [int(step != row["label"]) for step in range(len(row["steps"]))]
         yield {"prompt": row["problem"], "completions": row["steps"], "labels": labels}
@@ -61,7 +61,7 @@ def write_jsonl(path, rows):
 
 
 def overrides(model, data, output, **more):
-    """Overrides of a small run."""
+    """Return overrides of a small run."""
     values = {
         "model.path": model,
         "data.train_files": data,

@@ -73,7 +73,7 @@ def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
 
 
 def bare(folder):
-    """A model without a tokenizer."""
+    """Write a model without a tokenizer."""
     write_model(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -91,7 +91,7 @@ def write_parquet(path, n_rows=32, **columns):
 
 
 def write_step_rm(folder):
-    """The part of a step reward model that is read before anything starts."""
+    """Write the part of a step reward model that is read before anything starts."""
     folder.mkdir(parents=True)
     config = {"model_type": "bert", "id2label": ID2LABEL}
     (folder / "config.json").write_text(json.dumps(config))
@@ -101,7 +101,7 @@ def write_step_rm(folder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A model and data that are in order."""
+    """Write a model and data that are in order."""
     root = tmp_path_factory.mktemp("files")
     model, data = write_model(root / "policy"), write_parquet(root / "data.parquet")
     return {"policy": model, "data": data, "step_rm": write_step_rm(root / "step_rm")}

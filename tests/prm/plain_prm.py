@@ -12,7 +12,7 @@ BETA = 0.5
 
 
 def write_model(path):
-    """A small Llama with a vocabulary of 40 tokens."""
+    """Write a small Llama with a vocabulary of 40 tokens."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=40,
@@ -42,7 +42,7 @@ def response_log_probs(model, rollout):
 
 
 def mini_batches(rollouts):
-    """Valid rows in the order of their prompts, cut into two equal halves."""
+    """Return valid rows in the order of their prompts, cut into two equal halves."""
     valid = [rollout for rollout in rollouts if not rollout["padding"]]
     return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
 

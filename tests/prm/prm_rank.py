@@ -120,7 +120,7 @@ class Prm:
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
 
     def batch(self, rollouts, order, fields, **options):
-        """This rank's share of the rows, in the order of the plan."""
+        """Return this rank's share of the rows, in the order of the plan."""
         share = len(order) // dist.get_world_size()
         rows = order[share * dist.get_rank() : share * (dist.get_rank() + 1)]
         picked = [rollouts[row] for row in rows]

@@ -36,7 +36,7 @@ def test_mini_batches_are_counted_in_prompts(tmp_path):
 
 
 def built(tmp_path, name, overrides):
-    """The PRM of a configuration."""
+    """Build the PRM of a configuration."""
     save_llama(tmp_path)
     own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
     own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
@@ -111,7 +111,7 @@ def planned_rows(draw):
 
 
 def mini_batches(plan, keys, mini_batch_size, n_ranks):
-    """The keys of each mini-batch, from what every rank is handed; and how many tokens of it each rank gets."""
+    """Return the keys of each mini-batch, from what each rank is handed, and how many tokens of it each rank gets."""
     n_rows = len(keys)
     share, step = n_rows // n_ranks, mini_batch_size // n_ranks
     result = []

@@ -57,7 +57,7 @@ def rollouts():
 
 
 def as_batch(found):
-    """The same rollouts as examples/minimal_prime.py has them."""
+    """Return the same rollouts as examples/minimal_prime.py has them."""
     width, limit = (max(len(r[name]) for r in found) for name in ("prompt", "response"))
     prompt_BP, response_BT = torch.full((len(found), width), PAD), torch.full((len(found), limit), PAD)
     mask_BT = torch.zeros(response_BT.shape, dtype=torch.bool)

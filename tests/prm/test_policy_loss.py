@@ -45,7 +45,7 @@ VARIANTS = {
 
 
 def policy(model_path, overrides, mini_batch_size=4):
-    """A worker that is trained as verl trains the policy, with the targets in its loss."""
+    """Build a worker that is trained as verl trains the policy, with the targets in its loss."""
     found = base.Prm(model_path, overrides, mini_batch_size=mini_batch_size)
     config = omega_conf_to_dataclass(base.base_config().actor_rollout_ref.actor)
     found.worker.set_loss_fn(partial(ppo_loss, config=config))

@@ -14,7 +14,7 @@ SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 @pytest.fixture
 def find(tmp_path):
-    """The choice of a recipe where only the interpreters in some folders have verl; python3 has not."""
+    """Return a function for the choice of a recipe where only the interpreters in some folders have verl."""
 
     def find(*folders, script=SCRIPT, **environment):
         for folder in ("system", ".venv", "active"):

@@ -42,7 +42,7 @@ def steps(n):
 
 
 def weibull(n):
-    """The paper's R_s with its own constant."""
+    """Return the paper's R_s with its own constant."""
     return 10.735 * 1.5 / 8 * (n / 8) ** 0.5 * math.exp(-((n / 8) ** 1.5))
 
 
@@ -98,7 +98,7 @@ GOLD = {"reward_model": {"ground_truth": "7"}}
 
 
 def answers(solution_str, ground_truth, data_source, extra_info):
-    """A user's reward function: the answer is the last word."""
+    """Judge as a user's reward function: the answer is the last word."""
     return float(solution_str.split()[-1:] == [ground_truth])
 
 

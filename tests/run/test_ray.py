@@ -72,7 +72,7 @@ def composed(*words, name="prime_trainer"):
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """A machine for GPUs with many CPUs."""
+    """Pretend that this is a machine for GPUs with many CPUs."""
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
@@ -146,7 +146,7 @@ def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch)
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Runs the command in CPU mode on a stand-in for verl's trainer."""
+    """Return a function that runs the command in CPU mode on a stand-in for verl's trainer."""
     prepare("prime", tmp_path / "inputs")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
     monkeypatch.setenv("VERL_PLATFORM", "cpu")

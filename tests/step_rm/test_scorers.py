@@ -83,7 +83,7 @@ def loaded(path):
 
 
 def pair_by_pair(path, chain):
-    """The tokenizer's own pair, one forward pass per step."""
+    """Yield scores by the tokenizer's own pair, with one forward pass per step."""
     model, tokenizer = loaded(path)
     for at, step in enumerate(chain.steps):
         pair = (chain.steps[at - 1].strip(), step.strip()) if at else (step.strip(),)
@@ -223,7 +223,7 @@ def test_positions_of_roberta_begin_behind_the_padding_token():
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """The client waits little between attempts."""
+    """Make the client wait little between attempts."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 

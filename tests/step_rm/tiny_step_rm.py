@@ -96,14 +96,14 @@ def save_llama(path, head=True):
 
 
 def described(path, temperature=1.0, pair_format=None, order=LABELS):
-    """The model's folder, with a description."""
+    """Write a description into the model's folder, and return the folder."""
     description = Description(pair_format or PairFormat(max_length=64), temperature, order)
     (path / FILE).write_text(description.to_json())
     return path
 
 
 def scorer_settings(**changes):
-    """The section ``step_scorer``, on the CPU."""
+    """Return the settings of the section ``step_scorer``, on the CPU."""
     folder, kind = Path(prime_ext.config.__file__).parent / "step_scorer", changes.get("kind", "local")
     values = yaml.safe_load((folder / f"{kind}.yaml").read_text())
     quick = {"attempts": 1, "timeout_seconds": 5.0} if kind == "server" else {}

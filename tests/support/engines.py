@@ -50,7 +50,7 @@ from prime_ext.verl_adapter.monkey_patch import bind_chunked
 
 
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:
-    """A random model of the Llama layout, and a tokenizer that fits it."""
+    """Save a random model of the Llama layout, and a tokenizer that fits it."""
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
     sizes |= {"intermediate_size": 3 * width, "max_position_embeddings": 4096, "tie_word_embeddings": True, **more}
@@ -75,8 +75,8 @@ def worker_config(
     strategy: str = "fsdp2",
     offload: bool = False,
 ) -> TrainingWorkerConfig:
-    """Settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too. With
-    ``offload`` weights and optimizer states are on the host between passes."""
+    """Return settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
+    With ``offload`` weights and optimizer states are on the host between passes."""
     compute = "fp32" if get_device_name() == "cpu" else "bf16"
     return TrainingWorkerConfig(
         model_type="language_model",
@@ -110,7 +110,7 @@ def worker_config(
 def build_worker(
     path: Path, *, role: str = "prm", trainable_layers: float | None = None, **options: Any
 ) -> ImplicitPRMWorker:
-    """A worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
+    """Build a worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
     config = worker_config(path, forward_only=role == "reference", **options)
     worker = ImplicitPRMWorker(config, trainable_layers=trainable_layers)
     worker.reset()

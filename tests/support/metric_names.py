@@ -37,7 +37,7 @@ PUT_TOGETHER: Mapping[str, Iterable[str]] = {
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """String constants, and f-strings with {} for what is put in. The parts of an f-string are not texts."""
+    """Yield string constants, and f-strings with {} for what is put in. The parts of an f-string are not texts."""
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

@@ -14,7 +14,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (RO
 
 @functools.cache
 def tokens_of(page: Path) -> list[Token]:
-    """The parts of a page, those inside paragraphs and tables too."""
+    """Return the parts of a page, those inside paragraphs and tables too."""
     blocks = MarkdownIt("commonmark").enable("table").parse(page.read_text())
     return [token for block in blocks for token in (block, *(block.children or ()))]
 

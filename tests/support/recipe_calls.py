@@ -38,7 +38,7 @@ def run_shrunk(folder, script, *words, timeout=1800):
 
 
 def compose_sft(overrides):
-    """The configuration of verl's SFT trainer."""
+    """Compose the configuration of verl's SFT trainer."""
     folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
         config = compose("sft_trainer_engine", overrides=overrides)
@@ -47,19 +47,19 @@ def compose_sft(overrides):
 
 
 def overrides_of(call, module):
-    """Overrides of a call of a module, and the name of its primary configuration."""
+    """Return overrides of a call of a module, and the name of its primary configuration."""
     words = call[call.index(module) + 1 :]
     names = [word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")]
     return [word for word in words if not word.startswith("--")], names[0] if names else None
 
 
 def name_of(recipe):
-    """A row of a ``paper.yaml``, for the name of its test."""
+    """Return the name of the test of a row of a ``paper.yaml``."""
     return " ".join([recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())])
 
 
 def wanted_of(paper, recipe):
-    """The values of a row: those of its parts, and its own."""
+    """Return the values of a row: those of its parts, and its own."""
     return {key: value for part in recipe["parts"] for key, value in paper[part].items()} | recipe.get("values", {})
 
 
@@ -71,7 +71,7 @@ def differences(config, wanted):
 
 
 def variants_of(script):
-    """The values of VARIANT that a script below ``recipes`` knows."""
+    """Return the values of VARIANT that a script below ``recipes`` knows."""
     branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
     names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]
     return {name.strip() for several in names for name in several.split("|")}

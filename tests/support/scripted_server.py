@@ -50,7 +50,7 @@ class ScriptedServer:
         self.active = self.most_active = 0
 
     def _prompt(self, payload):
-        """The raw text, or the last message of the chat."""
+        """Return the raw text, or the last message of the chat."""
         return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
     def _completion(self, prompt, payload):

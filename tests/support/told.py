@@ -37,7 +37,7 @@ def conversed(dialogue, says):
 
 
 def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extra):
-    """A math row as the data pipeline writes it."""
+    """Return a math row as the data pipeline writes it."""
     return {
         "data_source": source,
         "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": problem + suffix}],
@@ -74,6 +74,6 @@ def removed(folder):
 
 
 def server_words(source, out, server, *more):
-    """The command line of a stage that asks a server."""
+    """Return the command line of a stage that asks a server."""
     backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "600"]
     return [str(word) for word in ["--input", source, "--output-dir", out, *backend, *more]]

@@ -28,13 +28,13 @@ LIVE = {
 
 
 def invented(name, folder=SAMPLES):
-    """The task without the number of rows that were published, and its problems among the invented rows."""
+    """Return the task without the number of rows that were published, and its problems among the invented rows."""
     task = without_published_rows(load_task(name))
     return task, load_problems(task, folder)
 
 
 def rows_of(name):
-    """The task and its problems: of whole sets where they are, of samples, or invented."""
+    """Return the task and its problems: of whole sets where they are, of samples, or invented."""
     if name == "qqa":
         # The numeric set that EQUATE lacks is among the rows of the conversion's tests.
         return invented(name, SAMPLES.parent / "data" / "fixtures")
@@ -54,7 +54,7 @@ def judge(task, pairs):
 
 
 def stated(task, gold):
-    """A response that states this answer."""
+    """Return a response that states this answer."""
     return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
 
 

@@ -49,7 +49,7 @@ class OngoingRollouts(FakeRollouts):
 
 
 def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, math.inf), **changes):
-    """A buffer that is fed by these rollouts."""
+    """Make a buffer that is fed by these rollouts."""
     options = {
         "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), *limits, lambda: {END}),
         "max_in_flight": 4,

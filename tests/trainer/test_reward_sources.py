@@ -56,7 +56,7 @@ CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode
 
 
 def loaded(queue, **changes):
-    """Settings that need steps find them in the tokenizer's texts."""
+    """Load rollouts; settings that need steps find them in the tokenizer's texts."""
     steps = settings(**changes)
     cutter = ResponseCutter(steps.steps, TOKENIZER) if steps.needs_steps else None
     return load(queue, cutter=cutter, **changes)

@@ -147,7 +147,7 @@ class Workers:
 
 
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
-    """A PRM whose workers are these, with mini-batches of that many rows."""
+    """Build a PRM whose workers are these, with mini-batches of that many rows."""
     monkeypatch.setattr(implicit_prm.ray, "get", list)
     prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "epochs": 1, "bias_lr": None}
     own = SimpleNamespace(**prm, reference=reference, replay=0)
@@ -161,7 +161,7 @@ def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **c
 
 
 def run(queue, prm, number=1, **changes):
-    """The PRM's part of one step, and the rollouts."""
+    """Run the PRM's part of one step; return what it scored, and the rollouts."""
     batch = batch_of(queue, [*ROLLOUTS, *PADDING])
     rollouts = load_rollouts(RolloutStore(batch), settings(**changes), number)
     scored = prm.score_and_update(rollouts)

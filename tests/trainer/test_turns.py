@@ -52,7 +52,7 @@ def turns_of(mask):
 
 
 def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
-    """A store with these trajectories; at tokens that are not the policy's there is garbage."""
+    """Return a store with these trajectories; tokens that are not the policy's hold garbage."""
     queue, rng, junk = FakeQueue().install(monkeypatch), random.Random(seed), random.Random(str(garbage))
     for key, mask in zip([*KEYS, "pad-0_0_0"], [*masks, [0]], strict=True):
         n, accuracy = len(mask), rng.choice([0.0, 1.0])
@@ -84,7 +84,7 @@ def loaded(queue, batch, options):
 
 
 def any_settings(rng, name):
-    """Some configuration with the estimator of that name, wherever it may stand."""
+    """Return some configuration with the estimator of that name, wherever it may stand."""
     while True:
         changes = {
             "process__form": rng.choice(["tokens", "steps", "steps"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def server_of(sandbox):
-    """The fork server of a sandbox with one worker, None while there is none."""
+    """Return the fork server of a sandbox with one worker, None while it has none."""
     return next((server for server in sandbox._crew.workers if server.usable()), None)
 
 
