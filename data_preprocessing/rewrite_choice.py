@@ -154,7 +154,7 @@ def _cleaned(text: str) -> str:
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1]
         if text.count("$") % 2:
-            # The other dollar is that of a neighbour: one formula holds all options.
+            # The other dollar is that of a neighbor: one formula holds all options.
             text = text[:-1] if text.endswith("$") else text.removeprefix("$")
         elif text.startswith("$") and text.endswith("$") and text.count("$") == 2:
             text = text[1:-1]

@@ -11,7 +11,7 @@ from prime_ext.train import failure_message, one_line
 
 
 class TaskError(Exception):
-    """Like Ray's: the error of a task, with its cause."""
+    """An error like Ray's: that of a task, with its cause."""
 
     def __init__(self, cause):
         super().__init__("a traceback\nof many lines")

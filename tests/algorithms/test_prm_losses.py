@@ -52,7 +52,7 @@ class Case:
 
 
 def terms(name, case, i, beta, bias):
-    """(relative weight before scaling to the mean 1, loss of the row)."""
+    """Return the relative weight before scaling to the mean 1, and the loss of the row."""
     batch, label, members = case.batch, float(case.label_B[i]), case.batch.members(i)
     h, sign = sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i)), 1 if label > 0 else -1
     if name == "ce":

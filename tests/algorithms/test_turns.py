@@ -71,7 +71,7 @@ def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_mis
 
 
 def by_loops(batch, source):
-    """Row by row, turn by turn; rows without company receive 0."""
+    """Compute advantages row by row, turn by turn; rows without company receive 0."""
     result_BT = torch.zeros_like(batch.reward_BT)
     paid = {i: [sum(float(batch.reward_BT[i, t]) for t in turn) for turn in batch.turns(i)] for i in batch.rows}
     returns = {

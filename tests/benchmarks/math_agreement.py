@@ -10,7 +10,7 @@ Collections (``gold``, ``pred``, ``label``):
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
-- ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
+- ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labeled by hand, one rule of ours per line.
 - ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none of which is easy;
   without those whose difficulty is to find the answer in the response.
 

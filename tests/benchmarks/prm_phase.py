@@ -29,7 +29,7 @@ VARIANTS = {
     "public recipe: reference twice": ("reference", "reference", "score", "update"),
     "LoRA r=16, its base as reference": ("lora_reference", "lora_update"),
     "interleaved, shared reference, chunked log-probabilities": ("chunked_update",),
-    # The policy is pulled towards the PRM and towards its own average: a forward pass of each inside of its update,
+    # The policy is pulled toward the PRM and toward its own average: a forward pass of each inside of its update,
     # measured here as scoring passes.
     "PRIME-D, own reference": ("reference", "update", "score", "score"),
     "PRIME-D, policy as reference": ("update", "score", "score"),

@@ -152,7 +152,7 @@ def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], wh
         for member in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
-        # And those that have come since.
+        # Processes that have started since are killed, too.
         for later in [*tree.children(recursive=True), tree]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 later.kill()
@@ -173,7 +173,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -> None:
-    """Two runs have the same metrics at every step, to rounding, and the same bits in their last checkpoints."""
+    """Check that two runs have equal metrics at every step, to rounding, and equal bits in their last checkpoints."""
     of_alone, of_other = metrics(alone), metrics(other)
     assert sorted(of_alone) == sorted(of_other) == list(range(1, last + 1))
     for step in of_alone:

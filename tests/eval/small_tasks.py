@@ -96,7 +96,7 @@ def last_message(prompt):
 
 
 def some_answer(request):
-    """Right, wrong or none, by the seed."""
+    """Answer right, wrong or not at all, by the seed."""
     number = request.seed % 5
     return "I do not know." if number == 4 else f"#### {number}\n\\boxed{{{number}}}"
 

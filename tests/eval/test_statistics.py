@@ -60,7 +60,7 @@ def test_pass_at_k_over_problems():
     assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (found["problems"], found["left_out"]) == (3, 1)
     # Whole numbers: no rounding where they are large.
     assert pass_probability(4000, 1, 2000) == 0.5
-    # Of four responses two draws of two are independent.
+    # Two draws of two from four responses are independent.
     assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == over_problems([5 / 6] * 30, 60)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
         pass_at_k(scores, 5)

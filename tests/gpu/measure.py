@@ -353,7 +353,7 @@ def main() -> None:
             try:
                 MEASUREMENTS[name](sizes, Path(folder), found)
             except Exception as error:
-                # The others are still worth having.
+                # The other measurements are still worth having.
                 traceback.print_exc()
                 condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny byte-level Llama, and labelled responses that can be told apart: correct ones have even digits only."""
+"""A tiny byte-level Llama, and labeled responses that can be told apart: correct ones have even digits only."""
 
 import json
 import os

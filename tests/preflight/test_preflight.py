@@ -533,7 +533,7 @@ finally:
 
 @pytest.mark.slow
 def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
-    """And is on the CPU itself: composing imports verl, which settles on a platform."""
+    """The command itself runs on the CPU: composing imports verl, which settles on a platform."""
     command = [sys.executable, "-c", MAIN, "--config-name=prime_trainer_cpu", "prime.filter.lower=0.9"]
     command += ["data.train_files=/nowhere/a.parquet", "actor_rollout_ref.model.path=/nowhere/m"]
     environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}

@@ -169,7 +169,7 @@ def test_sizes_that_do_not_divide_are_refused(rows, size, ranks):
 
 
 def rollout(number):
-    """Its tokens, lengths and label follow from its number."""
+    """Make a rollout whose tokens, lengths and label follow from its number."""
     prompt = torch.arange(2 + number % 3) + 100 * number
     response = torch.arange(1 + number % 4) + 1000 * number
     mask = torch.ones(len(response), dtype=torch.long)

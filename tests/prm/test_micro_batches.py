@@ -69,7 +69,7 @@ def test_responses_are_those_that_verl_cuts_out():
 
 
 def pull(mode, value, data):
-    """Return the policy's loss with nothing in it but the pull towards the PRM."""
+    """Return the policy's loss with nothing in it but the pull toward the PRM."""
     config = SimpleNamespace(loss_agg_mode=mode, global_batch_info={})
     nothing = partial(lambda config, model_output, data, dp_group: (torch.zeros(()), {}), config=config)
     return TargetedPolicyLoss(nothing)(model_output={"kl_prm": value}, data=data)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss with a pull towards other models, on verl's engines, against a plain loop over transformers."""
+"""verl's policy loss with a pull toward other models, on verl's engines, against a plain loop over transformers."""
 
 import prm_rank as base  # isort: skip
 
@@ -83,7 +83,7 @@ def main(policy_path, prm_path, average_path, work_dir):
             "weights": trained.weights(),
         }
 
-    # The average moves towards the trained policy, and is saved and restored.
+    # The average moves toward the trained policy, and is saved and restored.
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())

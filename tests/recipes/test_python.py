@@ -60,7 +60,7 @@ def test_an_environment_of_others_is_never_changed(tmp_path, linked, python, sta
     (made / "bin" / "python").write_text(python)
     (made / "bin" / "python").chmod(0o755)
     if linked:
-        # That of another checkout, of which the script there is done.
+        # The environment of another checkout, where its script has finished.
         (made / "prime_ext_environment").write_text("1 2\n")
         venv.symlink_to(made)
     (tmp_path / "recipes").mkdir()
@@ -100,5 +100,5 @@ def test_help_says_how_to_use_it_and_needs_no_python(script):
     command = ["bash", str(RECIPES / script), "-h"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and f"bash recipes/{script}" in done.stdout
-    # Neither the licence nor the code below.
+    # Neither the license nor the code below.
     assert "Apache" not in done.stdout and "set -euo" not in done.stdout

@@ -42,7 +42,7 @@ class Calculator:
 
 
 class Constant:
-    """A scorer that likes every step the same."""
+    """A scorer that gives every step the same score."""
 
     def __init__(self, p):
         self.p = p

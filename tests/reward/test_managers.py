@@ -103,7 +103,7 @@ def answers(solution_str, ground_truth, data_source, extra_info):
 
 
 def test_gold_answers_are_a_metric_and_no_reward():
-    """The paper uses none."""
+    """The paper uses no gold answers."""
     amount, info = reward(GOOD, manager(compute_score=answers), **GOLD)
     assert info["acc"] == 1.0 and amount == info["score"] == reward(GOOD)[0] > 0
     assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
@@ -155,7 +155,7 @@ def test_a_pattern_that_takes_too_long_makes_one_step(monkeypatch):
 
 
 def test_every_response_has_the_same_keys():
-    """verl stacks them by key."""
+    """verl stacks infos by key."""
     responses = [(GOOD, None), ("", None), (GOOD, Same(ScoringFailure("no answer")))]
     infos = [reward(text, manager(scorer=scorer, compute_score=answers), **GOLD)[1] for text, scorer in responses]
     assert len({frozenset(info) for info in infos}) == 1

@@ -83,7 +83,7 @@ def test_the_response_that_breaks_a_batch_fails_alone():
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_who_stops_waiting_takes_no_one_with_him(sent):
-    """Cancelled before the batch is sent, his response is not scored; afterwards its scores go nowhere."""
+    """Canceled before the batch is sent, a response is not scored; canceled later, its scores go nowhere."""
     scorer = Checker(at_once=2)
 
     async def cancel_one():

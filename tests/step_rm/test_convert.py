@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled steps of public formats in one schema, on splits that do not leak."""
+"""Labeled steps of public formats in one schema, on splits that do not leak."""
 
 import json
 from pathlib import Path

@@ -95,7 +95,7 @@ class FakeRollouts:
         self.waiting.extendleft(reversed(uids))
 
     def advance(self, *_):
-        """Time passes: some prompts finish, often none."""
+        """Let time pass: some prompts finish, often none."""
         for uid in self.running:
             self.queue.tags["train"][uid]["status"] = "running"
         self.random.shuffle(self.running)

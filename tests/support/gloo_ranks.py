@@ -50,7 +50,7 @@ def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **enviro
 
 
 def finish(results: object, work_dir: str) -> None:
-    """In a rank: save what the first one found, and leave together."""
+    """Save what the first rank found, and leave together; every rank calls this."""
     import torch
     import torch.distributed as dist
 

@@ -69,7 +69,7 @@ class ScriptedServer:
         }
 
     def _refusal(self, request):
-        """For a wrong key, which is repeated, as some servers do."""
+        """Refuse a wrong key and repeat it, as some servers do."""
         said = request.headers.get("Authorization")
         if self.key is None or said == f"Bearer {self.key}":
             return None

@@ -60,7 +60,7 @@ def number_in(prompt):
 
 
 def right_or_wrong(prompt, payload):
-    """To :func:`write_problems`, right for even seeds."""
+    """Answer the problems of :func:`write_problems`, right for even seeds."""
     return Answer(f"So it is \\boxed{{{number_in(prompt) + payload['seed'] % 2}}}.")
 
 

@@ -75,11 +75,11 @@ def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
 @pytest.mark.parametrize("name", [*MATH, *CHOICE, *NEW_MATH, "gpqa_diamond"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task, found = rows_of(name)
-    # Of the 7,596 rows of StressTest an eighth.
+    # An eighth of the 7,596 rows of StressTest.
     problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
     golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
     assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
-    # Shuffled, a share of the golds is right by chance: options, small numbers.
+    # A share of shuffled gold answers is right by chance: options, small numbers.
     some = random.Random(0).sample(problems, min(120, len(problems)))
     others = [(problem, stated(task, other.gold)) for problem, other in zip(some, some[1:] + some[:1], strict=True)]
     right = sum(verdict.correct for verdict in judge(task, others)) / len(others)

@@ -98,7 +98,7 @@ def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings
     assert scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
     assert scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
     assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
-    # Who was alone from the start stays.
+    # A response that was alone from the start stays.
     assert scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
 
 

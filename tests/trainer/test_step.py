@@ -229,7 +229,7 @@ def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
     plan = prm.plan
     monkeypatch.setattr(prm, "plan", lambda batch: replace(plan(batch), mini_batch_B=mini_batch_B))
     scored, _ = run(queue, prm, process__gate=GATE)
-    # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
+    # One of the first prompt's two pairs (1 and 0) is left, and the second's only one (1 and 0.5).
     assert scored.pairs == PairCount(0.0, 1.5)
 
 
@@ -273,7 +273,7 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
         assert len(again) == replayed and {float(row[LABEL]) for row in again.values()} <= set(pool)
         assert ("multi_modal_inputs" in workers.trained.fields) is not bool(replayed)
         for key, fields in rows.items():
-            # Those of padding as well, which verl copies from a rollout of another length.
+            # This holds for padding, too, which verl copies from a rollout of another length.
             assert len(fields[REFERENCE_LOG_PROBS]) == len(fields["responses"]) == len(fields["response_mask"])
             if key in again:
                 assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()

@@ -40,7 +40,7 @@ JSON = st.recursive(
         ("1000001", "1000000", False),
         ("123456789012345678901234567891", "123456789012345678901234567890", False),
         ("1e99999999", "2", False),
-        # What has a point or an exponent may be off by a millionth.
+        # Numbers with a point or an exponent may be off by a millionth.
         ("0.3333333", "0.33333333", True),
         ("1e3", "1000.0", True),
         ("1000000.5", "1000000.0", True),
