@@ -52,7 +52,7 @@ MOST_COMPARED = 64
 
 
 def _key(data: bytes, space: bytes) -> int:
-    """64 bits, never 0: that stands for no key."""
+    """Return 64 bits, never 0: that stands for no key."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=space).digest(), "big") or 1
 
 

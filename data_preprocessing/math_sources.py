@@ -32,14 +32,14 @@ class MathProblem(Problem):
 
 
 def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators."""
+    """Read problem, solution and answer (the number after ``####``, without separators) from GSM8K's columns."""
     problem, solution = _cell(row, "question"), _cell(row, "answer")
     found = _GSM8K_ANSWER.search(solution)
     return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
 
 
 def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
-    r"""Problem, solution and answer of NuminaMath-CoT's columns and of those like them.
+    r"""Read NuminaMath-CoT's columns, and those like them, as problem, solution and answer.
 
     The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
     """

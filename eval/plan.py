@@ -124,7 +124,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Tasks by their names, files and groups, each once; ``SourceError`` suggests near names where there is none."""
+    """Return tasks by name, file and group, each once; ``SourceError`` suggests near names where there is none."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:

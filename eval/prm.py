@@ -146,7 +146,7 @@ def complete(arguments: argparse.Namespace) -> Row:
 
 
 def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
-    """Random rows in their order; all of them without a limit. Files are often sorted by what is to be measured."""
+    """Draw random rows, in their order; all without a limit. Files are often sorted by what is to be measured."""
     if limit is None or limit >= len(rows):
         return rows
     return [rows[number] for number in sorted(random.Random(seed).sample(range(len(rows)), limit))]

@@ -50,7 +50,7 @@ SHOWN = {
 def processbench_results(
     arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
 ) -> Results:
-    """F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
+    """Return F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
 
     ``RunError``: all responses of a split are too long.
     """

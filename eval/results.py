@@ -23,12 +23,12 @@ _PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-v
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """Problem and number of a response."""
+    """Return problem and number of a response."""
     return row["problem"], row["sample"]
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that are installed."""
+    """Return versions of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

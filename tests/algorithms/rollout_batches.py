@@ -52,7 +52,7 @@ def to_go(values: list[float], discount: float = 1.0) -> list[float]:
 
 @st.composite
 def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, max_group: int = 5):
-    """float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
+    """Draw float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
     sizes = draw(st.lists(st.integers(min_group, max_group), min_size=1, max_size=4))
     n_tokens = draw(st.integers(1, 6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -99,7 +99,7 @@ def random_spans(batch: Batch, seed: int):
 
 @st.composite
 def step_scores(draw, low=0.0, high=1.0, most=12):
-    """Scores with garbage after the last step, and the mask of steps; some rows have no steps."""
+    """Draw scores with garbage after the last step, and the mask of steps; some rows have no steps."""
     counts = draw(st.lists(st.integers(0, most), min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     width = max(1, *counts, 0)

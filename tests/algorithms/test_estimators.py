@@ -37,7 +37,7 @@ def of_outcome(batch, estimator, penalty=0.0, **options):
 
 
 def given_fields(batch, seed=0):
-    """Values (garbage outside the mask) and ends of turns, which some estimators want."""
+    """Return values (garbage outside the mask) and ends of turns, which some estimators want."""
     generator = torch.Generator().manual_seed(seed)
     value_BT = torch.rand(batch.mask_BT.shape, generator=generator, dtype=torch.float64)
     given = {"value_BT": torch.where(batch.mask_BT.bool(), value_BT, NAN)}
@@ -48,7 +48,7 @@ def given_fields(batch, seed=0):
 
 
 def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0):
-    """verl's advantage of the rows that are not padding, 0 elsewhere."""
+    """Return verl's advantage of the rows that are not padding, 0 elsewhere."""
     rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
     tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
     tensors |= {"values": value_BT[rows]} if value_BT is not None else {}

@@ -114,7 +114,7 @@ def test_a_batch_without_pairs_leaves_the_gate_where_it_is():
 
 
 def with_garbage(batch):
-    """Labels of valid rows; NaN in padding, whose id may be that of a real prompt."""
+    """Return labels of valid rows; NaN in padding, whose id may be that of a real prompt."""
     valid_B = batch.mask_BT.any(-1)
     return torch.where(valid_B, batch.label_B, NAN), PromptGroups.of(batch.group_B, valid_B)
 

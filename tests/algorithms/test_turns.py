@@ -28,7 +28,7 @@ class Trajectories:
         self.rows = range(len(self.group_B))
 
     def turns(self, row, valid=True):
-        """Positions of each turn's tokens, by a loop; those of them that are trained on."""
+        """Return positions of each turn's tokens, by a loop; those of them that are trained on."""
         own = [t for t, one in enumerate(self.own_BT[row].tolist()) if one]
         found = [[t for _, t in run] for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])]
         if not valid:

@@ -21,7 +21,7 @@ from prime_ext.utils.files import write_text  # noqa: E402
 
 
 def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.ArgumentParser:
-    """Options of every benchmark: ``--output``, ``--data`` where it reads public data ``sets``, and its ``numbers``."""
+    """Build the options of every benchmark: ``--output``, ``--data`` for public data ``sets``, and its ``numbers``."""
     found = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
     for name, default in numbers.items():

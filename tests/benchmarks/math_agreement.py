@@ -127,7 +127,7 @@ def math_verify_alone(gold: str, pred: str) -> bool:
 
 
 def verl_graders() -> dict[str, Grader]:
-    """verl's own, in the signature of ours."""
+    """Return verl's graders, in the signature of ours."""
     from verl.utils.reward_score import math_dapo, math_reward, prime_math
 
     return {

@@ -55,7 +55,7 @@ chunked_log_probs._logits = lambda hidden_NH, weight_VH, _: hidden_NH.new_empty(
 
 
 def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
-    """GiB alive in addition to the weights at the peak of a pass over one packed row."""
+    """Return the GiB alive in addition to the weights at the peak of a pass over one packed row."""
     config = AutoConfig.from_pretrained(CONFIGS / name, attn_implementation=ATTENTION)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config).train()
@@ -85,7 +85,7 @@ def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
 
 
 def planned(name: str, tokens: int, training: bool, recompute: bool) -> float:
-    """GiB of activations and logits in the plan."""
+    """Return the GiB of activations and logits in the plan."""
     shape = read_shape("prm.model.path", str(CONFIGS / name))
     engine = Engine(shape, shape.weights, 0, 4, 2, 1, tokens, recompute, "chunked")
     engine = engine if training else replace(engine, trained=0)

@@ -41,7 +41,7 @@ VARIANTS = {
 
 
 def measure(path: Path, options: Namespace) -> dict[str, Any]:
-    """Seconds of each pass, and the ratio of each variant to the policy's update."""
+    """Measure the seconds of each pass, and the ratio of each variant to the policy's update."""
     rollouts = Rollouts(options.rows, options.prompt, options.response, VOCABULARY)
     policy, prm, reference = (build_worker(path, role=role) for role in ("policy", "prm", "reference"))
     lora = build_worker(path, lora_rank=16)

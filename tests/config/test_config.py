@@ -55,7 +55,7 @@ def composed(*overrides, name="prime_trainer"):
 
 
 def keys(section, prefix=""):
-    """All keys of a mapping, those of sections too."""
+    """Yield all keys of a mapping, those of sections too."""
     for key, value in section.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):

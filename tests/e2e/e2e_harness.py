@@ -70,7 +70,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
 
 
 def environment(output: Path) -> dict[str, str]:
-    """Environment of a run: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
+    """Return a run's environment: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
     paths = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -118,7 +118,7 @@ def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
 
 
 def train(folder: Path, overrides: list[str]) -> dict[int, dict[str, float]]:
-    """Metrics by step of a small run in ``folder/run``."""
+    """Train a small run in ``folder/run``, and return its metrics by step."""
     write_inputs(folder)
     run(folder, folder / "run", overrides)
     return metrics(folder / "run")
@@ -195,7 +195,7 @@ def repeatable(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def weights(checkpoint: Path, part: str) -> dict[str, torch.Tensor]:
-    """Weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
+    """Return weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
     kinds = ["model"] if part == "policy_average" else ["model", "optim"]
     states = {
         kind: torch.load(checkpoint / part / f"{kind}_world_size_1_rank_0.pt", weights_only=False) for kind in kinds

@@ -35,7 +35,7 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
+    """Return folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)

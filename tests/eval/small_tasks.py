@@ -141,7 +141,7 @@ class ScriptedBackend:
 
 
 def run(*words, backend=None):
-    """``eval.run`` with a scripted backend."""
+    """Run ``eval.run`` with a scripted backend."""
     return main([str(word) for word in words], lambda options: backend or ScriptedBackend())
 
 

@@ -149,7 +149,7 @@ def scorer(models):
 
 
 def slow_step_sums(path, item):
-    """Sum of log-probabilities of the bytes of each step, and of what stands before it; the end belongs to the last."""
+    """Return the log-probability of each step's bytes and of what stands before it; the end belongs to the last."""
     model = AutoModelForCausalLM.from_pretrained(path)
     prompt = b"[user] 2+2?\n[assistant] "
     tokenizer = byte_tokenizer()

@@ -22,7 +22,7 @@ stop: ["\\n--"]
 
 @pytest.fixture
 def sums(tasks):
-    """Words of a command line with one task."""
+    """Return words of a command line with one task."""
     return ["--tasks", tasks[1].split(",")[0], *tasks[2:]]
 
 

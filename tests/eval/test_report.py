@@ -24,7 +24,7 @@ HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>
 
 
 def hostile(row):
-    """One task full of what a page must survive; each response is of its own kind."""
+    """Fill a row of a task with what a page must survive; each response is of its own kind."""
     number = int(row["problem"][-3:])
     row["response"] = HOSTILE + row["response"]
     row["prompt"] = [{"role": "user", "content": HOSTILE}]
@@ -37,7 +37,7 @@ def hostile(row):
 
 
 def markdown_rows(text):
-    """Cells of the tables, without escapes."""
+    """Return cells of the tables, without escapes."""
     lines = [line.replace("\\", "") for line in text.splitlines() if line[:2] == "| "]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 

@@ -67,7 +67,7 @@ def test_pass_at_k_over_problems():
 
 
 def _majority_by_hand(answers, scores, k):
-    """All draws of k, all winners of each."""
+    """Count by hand: all draws of k, all winners of each."""
     total = 0.0
     draws = list(itertools.combinations(range(len(answers)), k))
     for draw in draws:
@@ -100,7 +100,7 @@ def test_mathematics_votes_by_the_equality_of_the_verifier():
 
 
 def _coverage(design, runs=1000):
-    """Share of simulated benchmarks whose interval holds the true score; ``design`` returns (truth, estimate)."""
+    """Return the share of simulated benchmarks whose interval holds the true score; ``design``: (truth, estimate)."""
     generator = np.random.default_rng(0)
     found = [design(generator) for _ in range(runs)]
     return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in found])

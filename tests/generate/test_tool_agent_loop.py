@@ -83,7 +83,7 @@ def loop_with(act, replies=(), response_length=400):
 
 
 def play(act, *replies, **options):
-    """Text of the episode, text of the policy's own tokens, its counts, and the rewards of its calls."""
+    """Return the episode's text, the text of the policy's own tokens, its counts, and the rewards of its calls."""
 
     async def run():
         return await loop_with(act, replies, **options).run({}, raw_prompt=[{"role": "user", "content": "1+1?"}])

@@ -92,7 +92,7 @@ RUNS = {
 
 
 def training(folder: Path) -> dict[str, Any]:
-    """Metrics of two steps of small runs through verl's main."""
+    """Return metrics of two steps of small runs through verl's main."""
     sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
     import e2e_harness as harness
 

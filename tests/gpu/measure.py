@@ -89,7 +89,7 @@ def condition(holds: bool, text: str) -> None:
 
 
 def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
-    """Random weights in a shape of Qwen2, with a tokenizer."""
+    """Save random weights in a shape of Qwen2, with a tokenizer."""
     torch.manual_seed(0)
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.device(DEVICE):
@@ -102,7 +102,7 @@ def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
-    """Rollouts whose responses were sampled from the model: the tokens of a policy are likely ones."""
+    """Sample responses of rollouts from the model: the tokens of a policy are likely ones."""
     rollouts = Rollouts(sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     dtype = torch.bfloat16 if CUDA else torch.float32
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(DEVICE).eval()
@@ -116,7 +116,7 @@ def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
 
 
 def plain_scores(path: Path, rollouts: Rollouts) -> torch.Tensor:
-    """Log-probabilities of all response tokens by transformers in float32, one response at a time."""
+    """Return log-probabilities of all response tokens by transformers in float32, one response at a time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
     found = []
     with torch.inference_mode():
@@ -133,7 +133,7 @@ def free() -> None:
 
 
 def memory() -> tuple[float, float]:
-    """MiB that torch has allocated on the device, and pinned on the host."""
+    """Return the MiB that torch has allocated on the device, and pinned on the host."""
     if not CUDA:
         return 0.0, 0.0
     torch.cuda.synchronize()
@@ -169,7 +169,7 @@ def built(path: Path, **options: Any) -> Iterator[Any]:
 
 
 def packed(tokens: int) -> dict[str, Any]:
-    """Options of a packed pass of at most ``tokens`` tokens."""
+    """Return options of a packed pass of at most ``tokens`` tokens."""
     return {"use_dynamic_bsz": True, "max_token_len_per_gpu": tokens, "use_remove_padding": True}
 
 
@@ -216,7 +216,7 @@ def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 def measure_engine(
     prm: Any, rollouts: Rollouts, expected: torch.Tensor, sizes: Sizes, saved: Path, label: str
 ) -> dict[str, float]:
-    """Scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
+    """Measure scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
     options = packed(sizes.budgets[0])
     row: dict[str, float] = {}
     scores, row["score_seconds"], row["score_peak"] = timed(lambda: score(prm, rollouts, **options))
@@ -247,7 +247,7 @@ def measure_engine(
 
 
 def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Differences between passes with the same weights: per token, and summed over a response."""
+    """Measure differences between passes with the same weights: per token, and summed over a response."""
     path = save_qwen(folder / "noise", sizes.model)
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)

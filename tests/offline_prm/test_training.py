@@ -19,7 +19,7 @@ LAST = 52
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """52 steps of cross-entropy with checkpoints at 20, 40 and 52."""
+    """Run 52 steps of cross-entropy with checkpoints at 20, 40 and 52."""
     folder = tmp_path_factory.mktemp("run")
     save_tiny_model(folder / "model")
     data = write_jsonl(folder / "d.jsonl", response_rows(60))

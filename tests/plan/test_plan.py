@@ -38,7 +38,7 @@ def llama_config(tie):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders with a config.json and nothing else."""
+    """Return folders with a config.json and nothing else."""
     folders = {}
     for name, tie in (("tied", True), ("untied", False)):
         folders[name] = tmp_path_factory.mktemp(name)

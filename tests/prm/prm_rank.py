@@ -47,7 +47,7 @@ OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": Tru
 
 
 def build_rollouts():
-    """Seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
+    """Build seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(low, high):
@@ -140,7 +140,7 @@ class Prm:
         return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
 
     def score(self, rollouts, as_update=False, **options):
-        """Response log-probabilities of every row, over all ranks, in row order."""
+        """Return response log-probabilities of every row, over all ranks, in row order."""
         order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
         options |= {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         if as_update:

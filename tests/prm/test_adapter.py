@@ -30,7 +30,7 @@ PROGRAM = Path(__file__)
 
 
 def optimizer_size(prm):
-    """Numbers in the optimizer's state over all ranks, less its step counters."""
+    """Count numbers in the optimizer's state over all ranks, less its step counters."""
     states = prm.worker.engine.optimizer.state.values()
     local = [getattr(value, "_local_tensor", value) for state in states for value in state.values()]
     sizes = [None] * dist.get_world_size()

@@ -95,7 +95,7 @@ def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
 
 @st.composite
 def planned_rows(draw):
-    """Rows of complete and incomplete groups, padded to whole mini-batches for 4 ranks."""
+    """Return rows of complete and incomplete groups, padded to whole mini-batches for 4 ranks."""
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     mini_batch_size = draw(st.sampled_from([4, 8, 12]))
     keys = []
@@ -198,7 +198,7 @@ def replay(folder, batches=3):
 
 
 def filled(folder, updates, **options):
-    """Four rollouts per update."""
+    """Return a replay with four rollouts per update."""
     found = replay(folder, **options)
     for update in range(updates):
         found.add(batch_of(range(4 * update, 4 * update + 4)))

@@ -55,7 +55,7 @@ def gathered_bytes(prm):
 
 
 def train_critic(model_path, rollouts, strategy):
-    """Values of a new critic before and after an update, as verl builds and trains one, and what it logs."""
+    """Return values of a new critic before and after an update, as verl builds and trains it, and what it logs."""
     config = base.base_config().copy()
     config.actor_rollout_ref.model.path = str(model_path)
     config.critic.strategy = strategy

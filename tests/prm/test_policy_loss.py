@@ -97,7 +97,7 @@ def main(policy_path, prm_path, average_path, work_dir):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    """Policy, PRM and average: three models of one vocabulary."""
+    """Return policy, PRM and average: three models of one vocabulary."""
     found = []
     for number, name in enumerate(("policy", "prm", "average")):
         path = tmp_path_factory.mktemp(name)
@@ -122,13 +122,13 @@ def results(request, by_ranks):
 
 
 def distributions(model, rollout):
-    """Log-probabilities ``(T, V)`` at every token of the response."""
+    """Return log-probabilities ``(T, V)`` at every token of the response."""
     ids = torch.cat((rollout["prompt"], rollout["response"]))
     return model(ids[None]).logits[0, len(rollout["prompt"]) - 1 : -1].log_softmax(-1)
 
 
 def two_updates(paths, results, coefficients):
-    """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
+    """Return PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)

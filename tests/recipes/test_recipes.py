@@ -89,7 +89,7 @@ def composed(call):
 
 
 def planned(capsys, folder, script, *words, **knobs):
-    """Exit status and plan of a dry run, made in this process, which has loaded everything."""
+    """Return exit status and plan of a dry run, made in this process, which has loaded everything."""
     (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
     return doctor.main([*call[2:], "--json"]), json.loads(capsys.readouterr().out)

@@ -98,7 +98,7 @@ def row(text, end=True, padding=3, **columns):
 
 
 def reward(text, pspo=None, **columns):
-    """Reward and extra info of one response."""
+    """Return reward and extra info of one response."""
     pspo = pspo or manager()
     result = pspo.loop.run_until_complete(pspo.run_single(row(text, **columns)))
     return result["reward_score"], result["reward_extra_info"]

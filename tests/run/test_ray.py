@@ -62,7 +62,7 @@ AUTO = "+ray_kwargs.ray_init.address=auto"
 
 
 def node(cpus, gpus=8.0, alive=True):
-    """One of those that Ray lists."""
+    """Return a node such as those that Ray lists."""
     return {"Alive": alive, "Resources": {"CPU": float(cpus), "GPU": gpus}}
 
 

@@ -67,7 +67,7 @@ def settings(paths, reading, **changes):
 
 
 def scores(asked, chains=CHAINS, times=1):
-    """Outcomes of the scorer of these settings, in this process."""
+    """Return outcomes of the scorer of these settings, in this process."""
     return asyncio.run(scored(build_scorer(asked), chains, times))
 
 
@@ -228,7 +228,7 @@ def soon(monkeypatch):
 
 
 def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
-    """Outcomes of a scorer on a running server."""
+    """Return outcomes of a scorer on a running server."""
     values = {"kind": "server", "timeout_seconds": 300.0, "attempts": 3, "concurrency": 16}
 
     with server:

@@ -26,7 +26,7 @@ WORDS = "step 1 : good bad so we add 0 2 3 4 5 6 7 8 9 . [ ] < / s > what is the
 
 
 async def scored(scorer, chains, times=1):
-    """Outcomes of a scorer that is asked so often, and closed."""
+    """Return outcomes of a scorer that is asked this often, and closed."""
     try:
         for _ in range(times):
             outcomes = await scorer.score(chains)
@@ -51,7 +51,7 @@ def bert_tokenizer():
 
 
 def byte_tokenizer(single=None, pair=None):
-    """One token per byte; with the templates of a model for one text and for two, or none."""
+    """Build a tokenizer of one token per byte, with the templates of a model for one text and for two, or none."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<pad>", "<s>", "</s>"]
     tokenizer = Tokenizer(models.BPE({text: at for at, text in enumerate([*names, *alphabet])}, merges=[]))
@@ -111,7 +111,7 @@ def scorer_settings(**changes):
 
 
 def chain_rows(n):
-    """Chains whose steps say what they are: good, so so or bad."""
+    """Return chains whose steps say what they are: good, so so or bad."""
     rng = random.Random(0)
     said = {1: "good", 0: "so so", -1: "bad"}
     rows = []

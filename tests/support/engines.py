@@ -175,7 +175,7 @@ class Rollouts:
 
 
 def score(worker: ImplicitPRMWorker, rollouts: Rollouts, **options: Any) -> torch.Tensor:
-    """Log-probabilities of the response tokens, nested; ``options`` are those of verl's engines for one batch."""
+    """Return nested log-probabilities of response tokens; ``options`` are those of verl's engines for one batch."""
     return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
 
 

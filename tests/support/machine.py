@@ -14,7 +14,7 @@ PACKAGES = ("torch", "transformers", "verl")
 
 
 def describe(device: str = "cpu", packages: Sequence[str] = PACKAGES) -> dict[str, object]:
-    """Processor or accelerator, cores, memory and versions."""
+    """Return processor or accelerator, cores, memory and versions."""
     name, file, torch = platform.machine(), Path("/proc/cpuinfo"), sys.modules.get("torch")
     if device == "cuda":
         name = torch.cuda.get_device_name()

@@ -48,7 +48,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def names_in_code() -> frozenset[str]:
-    """Every metric that a module of prime_ext writes. KeyError: :data:`PUT_TOGETHER` lacks one."""
+    """Return every metric that a module of prime_ext writes. KeyError: :data:`PUT_TOGETHER` lacks one."""
     names: set[str] = set()
     for path in sorted((ROOT / "prime_ext").rglob("*.py")):
         if path.parent.name == "config":
@@ -67,7 +67,7 @@ def names_in_code() -> frozenset[str]:
 
 
 def names_on_page() -> set[str]:
-    """Every metric in the first column of a table of the page."""
+    """Return every metric in the first column of a table of the page."""
     rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 

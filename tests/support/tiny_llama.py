@@ -8,7 +8,7 @@ from recipes.tiny_model import CHAT, byte_tokenizer
 
 
 def llama_config(vocabulary, size, **more):
-    """Two layers of two heads; the padding is token 0, the end token 1."""
+    """Return a configuration of two layers of two heads; the padding is token 0, the end token 1."""
     sizes = {"intermediate_size": 2 * size, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
     special = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
     return LlamaConfig(vocab_size=vocabulary, hidden_size=size, **{**sizes, **special, **more})

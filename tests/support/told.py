@@ -48,7 +48,7 @@ def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extr
 
 
 def write_problems(path):
-    """Rows whose gold answer is their number."""
+    """Write rows whose gold answer is their number."""
     path.parent.mkdir()
     rows = (rl_row(f"Problem {n}?", gold=str(n), index=n, suffix=MATH_SUFFIX) for n in range(ROWS))
     write_rows(path, MATH_SCHEMA, rows)

@@ -44,7 +44,7 @@ def rows_of(name):
 
 
 def judge(task, pairs):
-    """Verdicts on (problem, response) pairs."""
+    """Return verdicts on (problem, response) pairs."""
 
     async def verdicts():
         verifier = make_task_verifier(task.grader)

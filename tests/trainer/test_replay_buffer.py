@@ -76,7 +76,7 @@ def start(monkeypatch, outcomes, seed=0, lengths=None, kind=FakeRollouts, **opti
 
 
 def step(rollouts, batch_size):
-    """One step of the trainer: submit, sample, and forget the rollouts that were trained on."""
+    """Run one step of the trainer: submit, sample, and forget the rollouts that were trained on."""
     rollouts.submit(rollouts.buffer.max_in_flight)
     batch, metrics = rollouts.buffer.sample(global_steps=1, partition_id="train", batch_size=batch_size)
     rollouts.queue.kv_clear(keys=batch.keys, partition_id="train")
@@ -264,7 +264,7 @@ WAIT = {"max_off_policy_threshold": 1, "max_off_policy_strategy": "wait"}
 
 
 def ongoing_step(rollouts, batch_size, window, mini_batches=1):
-    """One step of the trainer. Returns its batches as lists of prompts, and the metrics."""
+    """Run one step of the trainer. Returns its batches as lists of prompts, and the metrics."""
     rollouts.buffer.max_in_flight = window
     rollouts.submit(rollouts.buffer.prompts_to_start(batch_size))
     batches, metrics, used = [], {}, []

@@ -221,7 +221,7 @@ SCORES_OF_STEPS = {"process__form": "step_scorer", "process__credit": "sum", "pr
 
 
 def with_scores(monkeypatch, changed=None, **changes):
-    """Rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
+    """Return rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
         (ends, scores), n_tokens = SCORED[key], len(mask)
@@ -299,7 +299,7 @@ pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 
 
 def case_of(seed, pipeline, signal, noise):
-    """Sixteen prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
+    """Return 16 prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
     options = settings(process__normalization="batch_max", whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
     length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)

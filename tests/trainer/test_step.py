@@ -112,7 +112,7 @@ class Workers:
         self.queue, self.sign, self.passes = queue, sign, 0
 
     def row(self, key):
-        """Values as long as the response, with the label added to that of the first token, if the row has one."""
+        """Return values as long as the response; the label, if the row has one, is added to the first."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
         if "extra_fields" in fields:

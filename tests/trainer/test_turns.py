@@ -41,7 +41,7 @@ REWARDS = {KEYS[0]: [0.5, -1.0], KEYS[1]: [1.0, 2.0], KEYS[2]: [], KEYS[3]: [3.0
 
 
 def own_masks(rng):
-    """Responses of up to eight tokens, tools' and the policy's in any order; one has no token of the policy's own."""
+    """Draw responses of up to eight tokens, tools' and the policy's in any order; one has no token of the policy's."""
     masks = [[int(rng.random() < 0.6) for _ in range(rng.randint(1, 8))] for _ in KEYS]
     masks[rng.randrange(3)] = [0, 0, 0]
     return masks

@@ -116,7 +116,7 @@ def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker)
 
 
 def _resident(process):
-    """Memory in MB."""
+    """Return memory in MB."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
