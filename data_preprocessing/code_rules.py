@@ -45,7 +45,7 @@ def _marked(problem: CodeProblem, mark: str, words: str) -> str | None:
 
 
 def _contradiction(problem: CodeProblem, text: str) -> str | None:
-    """Two tests that no program passes both."""
+    """Name two tests of which no program passes both; None without such a pair."""
     wanted: dict[str, str] = {}
     for given, expected in zip(problem.inputs, problem.outputs, strict=True):
         output = " ".join(str(expected).split())
@@ -81,7 +81,7 @@ CODE_ALWAYS = ("unreadable_tests",)
 
 @dataclass(frozen=True)
 class CodeRules(RuleStage):
-    """Which rules remove training problems; some always apply."""
+    """The rules that remove training problems; some always apply."""
 
     rules: Annotated[tuple[Literal[tuple(CODE_RULES)], ...], LISTED] = tuple(CODE_RULES)  # type: ignore[valid-type]
 
@@ -90,7 +90,7 @@ class CodeRules(RuleStage):
 
 
 def spread(n: int, k: int) -> list[int]:
-    """``k`` of ``n`` places, evenly, with the first and the last; all of them if there are no more."""
+    """Return ``k`` of ``n`` places, evenly, with the first and the last; all of them if ``n`` is at most ``k``."""
     if n <= k:
         return list(range(n))
     return [0] if k == 1 else [place * (n - 1) // (k - 1) for place in range(k)]
@@ -121,7 +121,7 @@ class CodeTests(Stage):
         return Changed(replace(problem, inputs=inputs, outputs=outputs), gone)
 
     def choose(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], Counter[str]]:
-        """Numbers of the tests that stay, and how many went and why.
+        """Return the numbers of the tests that stay, and how many went and why.
 
         Sets give the examples first, then tests in order of growing size or in none: of too many, an even spread
         stays. If they are still too large together, the largest go first, of equal ones the later.

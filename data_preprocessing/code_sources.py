@@ -53,19 +53,19 @@ class CodeProblem(Problem):
         return f"{len(self.inputs)} tests" + (f" of {self.function}" if self.function else "")
 
     def ground_truth(self) -> str:
-        """The tests as Eurus-2-RL-Data writes them."""
+        """Return the tests as Eurus-2-RL-Data writes them."""
         tests: dict[str, Any] = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
         return json.dumps(tests | ({"fn_name": self.function} if self.function else {}))
 
     def statement(self) -> str:
-        """The problem, and how its program has to begin if the tests call a function."""
+        """Return the problem and, if the tests call a function, how its program has to begin."""
         if self.starter:
             return f"{self.problem}\n\nBegin with this code:\n```python\n{self.starter}\n```"
         return f"{self.problem}\n\nName the function `{self.function}`." if self.function else self.problem
 
 
 def _tests(tests: Any) -> Fields:
-    """The tests of a problem, or the reason why they cannot be read."""
+    """Return the tests of a problem, or the reason why they cannot be read."""
     try:
         parsed = parse_test_cases(tests)
     except MalformedTests as error:
@@ -83,13 +83,13 @@ def _tests(tests: Any) -> Fields:
 
 
 def _programs(found: Iterable[Any]) -> tuple[str, ...]:
-    """The first different programs of a usable size."""
+    """Return the first distinct programs of a usable size."""
     usable = (text for text in found if isinstance(text, str) and 0 < len(text.strip()) <= MAX_PROGRAM_CHARACTERS)
     return tuple(dict.fromkeys(text for text in usable if is_whole(text)))[:MOST_PROGRAMS]
 
 
 def apps_row(row: Mapping[str, Any]) -> Fields:
-    """A row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num."""
+    """Read a row of APPS or TACO: question, input_output and solutions as JSON, starter_code, picture_num."""
     question, tests = cell(row, "question"), cell(row, "input_output")
     starter = row.get("starter_code") or ""
     solutions = row.get("solutions") or []
@@ -109,7 +109,7 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
 
 
 def code_contests_row(row: Mapping[str, Any]) -> Fields:
-    """A row of CodeContests: description; public, private and generated tests; solutions with their languages."""
+    """Read a row of CodeContests: description; public, private and generated tests; solutions with languages."""
     description, _ = cell(row, "description"), cell(row, "public_tests")
     pairs: dict[str, list[Any]] = {"inputs": [], "outputs": []}
     for name in ("public_tests", "private_tests", "generated_tests"):
@@ -130,7 +130,7 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
 
 
 def codeforces_row(row: Mapping[str, Any]) -> Fields:
-    """A problem of the Codeforces submissions: its sections in order, examples, ``test_cases``, accepted programs."""
+    """Read a problem of the Codeforces submissions: sections in order, examples, ``test_cases``, accepted programs."""
     parts = [text_of_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):

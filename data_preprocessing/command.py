@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that make rows have in common: options, exit codes, a line for what went wrong or each source."""
+"""Shared parts of the commands that make rows: options, exit codes, a line for what went wrong or each source."""
 
 import argparse
 import shutil

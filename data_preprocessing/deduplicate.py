@@ -3,8 +3,8 @@
 
 It reads the rows twice. First :func:`sketch` makes 33 keys of each text: a digest of its wording, the
 bands of its MinHash signature (Broder 1997) and the least of the hashes of its word n-grams. Then
-:func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so that there
-are no false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
+:func:`find_twins` compares each row, in order, with the rows that stay and share a key with it: exactly, so without
+false hits. A row goes if it is a twin of one that stays; being a twin is not passed on, so no chain of small
 differences removes what is different.
 
 Of near twins at the threshold, the keys propose the share ``1 - (1 - threshold**5) ** 16``; of n-gram twins about
@@ -52,7 +52,7 @@ MOST_COMPARED = 64
 
 
 def _key(data: bytes, space: bytes) -> int:
-    """64 bits, never 0: that stands for no key."""
+    """Return 64 bits, never 0: that stands for no key."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=space).digest(), "big") or 1
 
 
@@ -78,7 +78,7 @@ class Compared:
 
 
 def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequence[str]) -> tuple[str, float] | None:
-    """The most literal of the levels at which two rows are twins, with the similarity, or None.
+    """Return the most literal of the levels at which two rows are twins, with the similarity, or None.
 
     Rows with different answers are twins only if they are the same text but for white space: the wording does not see
     the parentheses of ``8 / (4 / 2)``.
@@ -101,7 +101,7 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
 
 
 def shared_keys(keys: np.ndarray) -> np.ndarray:
-    """The keys with 0 in place of those that no other row has, and of phrases that too many rows have."""
+    """Return the keys with 0 in place of those that no other row has, and of phrases that too many rows have."""
     shared = keys.copy()
     groups: list[tuple[slice, int | None]] = [(slice(column, column + 1), None) for column in range(1 + BANDS)]
     for columns, most in [*groups, (slice(1 + BANDS, None), MOST_ROWS_OF_A_PHRASE)]:

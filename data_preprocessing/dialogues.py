@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What model stages ask, row by row: a dialogue is a generator that yields questions and is sent the answers.
+"""Questions of model stages, row by row: a dialogue is a generator that yields them and is sent the answers.
 
     def rewriting(problem):
         for attempt in range(4):

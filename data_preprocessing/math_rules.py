@@ -3,8 +3,8 @@ r"""The rule filter of math RL: problems that a text-only policy cannot be asked
 
 Rules are pure functions; the first that applies removes a problem and says what it saw. They follow the first stage of
 PRIME's data (arXiv 2502.01456, section on data), whose published script looks for substrings; where that is wrong
-("records show that" asks for no proof, "action figures" are no figure, ``P(A), P(B), P(C)`` no multiple choice,
-``\underline{a}`` no blank) these look closer, and never into the code of drawings.
+("records show that" does not ask for a proof, "action figures" are not a figure, ``P(A), P(B), P(C)`` is not multiple
+choice, ``\underline{a}`` is not a blank) these look closer, and never into the code of drawings.
 """
 
 import re
@@ -48,7 +48,7 @@ _DIGIT = re.compile(r"\d")
 
 
 def unbalanced(text: str) -> bool:
-    """Whether braces do not match; escaped ones are letters."""
+    """Return whether braces do not match; escaped braces count as letters."""
     if text.count("{") == text.count("}"):
         return False
     depth = 0
@@ -60,7 +60,7 @@ def unbalanced(text: str) -> bool:
 
 
 def without_drawings(text: str) -> str:
-    """A problem without the code of its drawings, whose labels and comments are no part of what is asked."""
+    """Return a problem without the code of its drawings, whose labels and comments are not part of what is asked."""
     kept, end = [], 0
     while (start := text.find("[asy]", end)) >= 0 and (close := text.find("[/asy]", start)) >= 0:
         kept.append(text[end:start])
@@ -131,7 +131,7 @@ MATH_ALWAYS = ("no_answer", "ungradable")
 
 @dataclass(frozen=True)
 class MathRules(RuleStage):
-    """Which rules remove training problems; some always apply."""
+    """The rules that remove training problems; some always apply."""
 
     rules: Annotated[tuple[Literal[tuple(MATH_RULES)], ...], LISTED] = tuple(MATH_RULES)  # type: ignore[valid-type]
 

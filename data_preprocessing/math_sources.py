@@ -32,14 +32,14 @@ class MathProblem(Problem):
 
 
 def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Problem, solution and answer of GSM8K's columns: the answer is the number after ``####``, without separators."""
+    """Read problem, solution and answer (the number after ``####``, without separators) from GSM8K's columns."""
     problem, solution = _cell(row, "question"), _cell(row, "answer")
     found = _GSM8K_ANSWER.search(solution)
     return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
 
 
 def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
-    r"""Problem, solution and answer of NuminaMath-CoT's columns and of those like them.
+    r"""Read NuminaMath-CoT's columns, and those like them, as problem, solution and answer.
 
     The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
     """
@@ -56,7 +56,7 @@ def _cell(row: Mapping[str, Any], *columns: str) -> str:
 
 
 def _optional(row: Mapping[str, Any], *columns: str) -> str:
-    """A column that may be missing or empty."""
+    """Return the text of the first of the columns that is there and not empty; an empty text without one."""
     name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
     return "" if name is None else text_of_cell(row[name], name)
 

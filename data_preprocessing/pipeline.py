@@ -64,7 +64,7 @@ CHOICE = "choice"
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """Which splits of a source to take (none: all)."""
+    """The splits of a source to take (none: all)."""
 
     splits: Annotated[tuple[Literal["train", "validation", "test"], ...], LISTED] = ()
 
@@ -84,7 +84,7 @@ _IN_ORDER = WrapValidator(_in_file_order)
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """What a pipeline does.
+    """The settings of a pipeline.
 
     ``settings/gsm8k_math.yaml`` says what the keys mean. Of twins in two sources that of the first stays.
     """

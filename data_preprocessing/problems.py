@@ -20,7 +20,7 @@ TRAIN_TEST = {"train": "train", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What problems of all kinds have.
+    """The fields that problems of all kinds have.
 
     ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file, from 1.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of rows: counts by source and rule, samples, and the report of them in Markdown."""
+"""Record of what became of rows: counts by source and rule, samples, and the report of them in Markdown."""
 
 import json
 from collections import Counter, defaultdict

@@ -114,7 +114,7 @@ class Choice:
 
 
 def read_options(problem: str) -> Choice | None:
-    """The parts of a problem that ends with its options; None if they cannot be told apart with certainty."""
+    """Return the parts of a problem that ends with its options; None if they cannot be told apart with certainty."""
     for labels in _LABELS:
         marks = _marks(problem, labels)
         if len(marks) < MIN_OPTIONS:
@@ -132,7 +132,7 @@ def read_options(problem: str) -> Choice | None:
 
 
 def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[str]]:
-    """The labels A, B, C, ... in order, from the last A that has a B and a C behind it."""
+    """Return the matches of the labels A, B, C, ... in order, from the last A that has a B and a C after it."""
     for first in reversed(list(labels["A"].finditer(problem))):
         marks = [first]
         for letter in LETTERS[1:]:
@@ -146,7 +146,7 @@ def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[st
 
 
 def _cleaned(text: str) -> str:
-    """An option without what separates it from its neighbours and the mathematics delimiters around all of it."""
+    """Return an option without the separators around it and the mathematics delimiters around all of it."""
     before = None
     while text != before:
         before = text
@@ -154,7 +154,7 @@ def _cleaned(text: str) -> str:
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1]
         if text.count("$") % 2:
-            # The other dollar is that of a neighbour: one formula holds all options.
+            # The other dollar is that of a neighbor: one formula holds all options.
             text = text[:-1] if text.endswith("$") else text.removeprefix("$")
         elif text.startswith("$") and text.endswith("$") and text.count("$") == 2:
             text = text[1:-1]
@@ -185,12 +185,12 @@ def parsed(text: str) -> tuple[str, str] | None:
 
 
 def numbers(text: str) -> set[str]:
-    """The numbers of a text, without separators of thousands."""
+    """Return the numbers of a text, without separators of thousands."""
     return set(_NUMBER.findall(_THOUSANDS.sub("", text)))
 
 
 def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
-    """What is wrong with an open question, or None."""
+    """Return what is wrong with an open question, or None."""
     before, after = numbers(choice.stem), numbers(question)
     if before - after:
         return f"lost {', '.join(sorted(before - after))}"

@@ -64,7 +64,7 @@ _STEP = re.compile(r"^[ \t]*#+[ \t]*[^\s#]", re.MULTILINE)
 
 
 def read_actions(response: str, ability: str) -> str | Removal:
-    """Return the response as it is learnt, or the first of :data:`ACTION_RULES` that it breaks.
+    """Return the response as it is learned, or the first of :data:`ACTION_RULES` that it breaks.
 
     The output of ``math`` needs a box, that of ``code`` a block of Python, any other only text.
     """

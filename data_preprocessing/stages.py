@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of the pipeline is.
+"""Stages of the pipeline.
 
 A stage is a frozen dataclass that pydantic checks; its fields are the keys in settings, with their defaults. Its
 :meth:`Stage.run` gets the problems that the stage before it leaves and yields each with a result: :class:`Removal`,
@@ -44,7 +44,7 @@ Result = Removal | Changed | None
 
 @dataclass
 class Run:
-    """What stages share: folders of output and local data, the system message, and how many rows to work at together.
+    """State that stages share: output and local data folders, system message, how many rows to work at together.
 
     ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the multiple-choice rows.
     """

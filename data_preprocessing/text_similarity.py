@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which texts give others away, and how literally: the same, nearly the same, or one inside the other.
+"""Texts that give others away, and how literally: the same, nearly the same, or one inside the other.
 
 Near-duplicates are found by word n-grams, and by MinHash over the character n-grams of normal forms.
 MinHash (Broder 1997) with locality-sensitive hashing only proposes pairs; the Jaccard similarity of a proposed pair is
-computed exactly, so there are no false hits. A pair at the threshold is proposed with the probability
+computed exactly, so that no hit is false. A pair at the threshold is proposed with the probability
 ``1 - (1 - threshold**BAND_VALUES) ** BANDS`` (0.998). The same input gives the same hits.
 """
 
@@ -50,7 +50,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Settings:
-    """What counts as a near-duplicate; the keys of the stages that look for some.
+    """The definition of a near-duplicate; the keys of the stages that look for some.
 
     Attributes:
         threshold: Jaccard similarity of the character n-grams of two normal forms from which they are one text.

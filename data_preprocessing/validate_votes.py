@@ -68,7 +68,7 @@ class Votes:
 
 
 def says_unsolvable(answer: str) -> bool:
-    """Whether the content of a box says that there is no solution."""
+    """Return whether the content of a box says that no solution exists."""
     return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
 
 

@@ -67,7 +67,7 @@ def compare(before: FinishedRun, after: FinishedRun, decoding: bool = False, pro
 
 
 def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> list[str]:
-    """What differs between the two and may."""
+    """Return the differences between the two that are allowed; ``RunError``: one is not."""
     name, first, second = before.name, before.entry, after.entry
     for key, what in (("data_sha256", "problems"), ("split", "split"), ("grader", "grader")):
         if first[key] != second[key]:

@@ -9,12 +9,12 @@ NONE = "–"
 
 
 def percent(value: float | None) -> str:
-    """A fraction in percent, without the sign."""
+    """Format a fraction in percent, without the sign."""
     return NONE if value is None else f"{100 * value:.1f}"
 
 
 def score(estimate: Mapping[str, Any] | None) -> str:
-    """An estimate with its standard error, in percent."""
+    """Format an estimate with its standard error, in percent."""
     if estimate is None:
         return NONE
     error = estimate["standard_error"]
@@ -22,26 +22,26 @@ def score(estimate: Mapping[str, Any] | None) -> str:
 
 
 def interval(estimate: Mapping[str, Any] | None) -> str:
-    """The 95 % interval of an estimate, in percent."""
+    """Format the 95 % interval of an estimate, in percent."""
     if estimate is None or estimate["low"] is None:
         return NONE
     return f"{percent(estimate['low'])} to {percent(estimate['high'])}"
 
 
 def number(value: float) -> str:
-    """A count, or a measured number with one digit."""
+    """Format a count, or a measured number with one decimal."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def show_prompt(prompt: str | Sequence[Mapping[str, str]]) -> str:
-    """What a model was shown: a text as it is, a chat with the roles."""
+    """Return what a model was shown: a text as it is, a chat with the roles."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{turn.get('role', '?')}]\n{turn.get('content', '')}" for turn in prompt)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Settings as pairs of dotted names and texts."""
+    """Return settings as pairs of dotted names and texts."""
     pairs: list[tuple[str, str]] = []
     for name, item in value.items():
         if isinstance(item, Mapping) and item:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run will do, decided before a model is loaded: tasks, problems, decodings, every request with its seed."""
+"""Plan of a run, made before a model is loaded: tasks, problems, decodings, every request with its seed."""
 
 import argparse
 import hashlib
@@ -52,12 +52,12 @@ class Planned:
         return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
 
     def seed_of(self, problem: str, sample: int) -> int:
-        """The seed of a response. It depends on nothing that the run does not share with this response."""
+        """Return the seed of a response, which depends only on the run's seed, the task, the problem and the sample."""
         text = json.dumps([self.seed, self.name, problem, sample])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
     def request(self, problem: str, sample: int) -> Request:
-        """What a backend is asked for a response."""
+        """Return the request for a response."""
         sampling = Sampling(
             temperature=self.decoding.temperature if self.decoding.do_sample else 0.0,
             top_p=self.decoding.top_p,
@@ -70,7 +70,7 @@ class Planned:
         return Request(key, self.shown[problem], sampling, self.seed_of(problem, sample))
 
     def identity(self) -> dict[str, Any]:
-        """What the responses of the task depend on besides the model and the seed, for JSON."""
+        """Return what the responses of the task depend on besides the model and the seed, for JSON."""
         golds = [[name, problem.gold, dict(problem.fields)] for name, problem in self.problems.items()]
         return {
             "split": self.split,
@@ -124,7 +124,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
 
 
 def choose_tasks(names: Sequence[str]) -> list[Task]:
-    """Tasks by their names, files and groups, each once; ``SourceError`` suggests near names where there is none."""
+    """Return tasks by name, file and group, each once; ``SourceError`` suggests near names where there is none."""
     tasks: dict[str, Task] = {}
     for name in names:
         if name == ALL or name in GROUPS:
@@ -137,7 +137,7 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
 
 
 def changes_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line changes of the decodings, by the names of :class:`Decoding`."""
+    """Return what the command line changes of the decodings, by the names of :class:`Decoding`."""
     names = ("n", "temperature", "top_p", "top_k", "min_new_tokens", "max_new_tokens")
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 

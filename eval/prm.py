@@ -6,7 +6,7 @@ r"""Evaluate a process reward model (PRM).
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
 classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models that prime_ext has exported, online and
-offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json beside the weights.
+offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json next to the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
 from the hub with `--data Qwen/ProcessBench`. best-of-n reads JSON Lines (or parquet) with prompt (or problem),
@@ -52,7 +52,7 @@ DEFAULT_COEFFICIENT = 0.001
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = top.add_subparsers(dest="task", required=True)
     common = argparse.ArgumentParser(add_help=False)
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScorer | ClassifierScorer:
-    """The PRM on its device. ``RunError`` says what is wrong."""
+    """Load the PRM on its device; ``RunError`` says what is wrong."""
     from transformers import AutoConfig, AutoTokenizer
 
     remote = arguments.trust_remote_code
@@ -146,14 +146,14 @@ def complete(arguments: argparse.Namespace) -> Row:
 
 
 def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
-    """Random rows in their order; all of them without a limit. Files are often sorted by what is to be measured."""
+    """Draw random rows, in their order; all without a limit. Files are often sorted by what is to be measured."""
     if limit is None or limit >= len(rows):
         return rows
     return [rows[number] for number in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
 
 def _read(arguments: argparse.Namespace) -> list[Any]:
-    """The items of ProcessBench, or the problems with candidates."""
+    """Read the items of ProcessBench, or the problems with candidates."""
     joined = (arguments.step_prefix, arguments.step_separator)
     if arguments.task != "processbench":
         source = (arguments.input, arguments.steps_end, *joined, arguments.extraction)

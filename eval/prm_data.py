@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PRM is evaluated on: ProcessBench, and problems with candidate responses."""
+"""Data that a PRM is evaluated on: ProcessBench, and problems with candidate responses."""
 
 import json
 import re
@@ -54,7 +54,7 @@ class Problem:
 
 
 def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a split, from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data`` is no folder."""
+    """Read a split from ``<data>/<split>.json`` (or .jsonl, .parquet), or from the hub if ``data`` is not a folder."""
     if not Path(data).is_dir():
         if data != PROCESSBENCH:
             raise RunError(f"{data} is not a folder; give one with gsm8k.json and so on, or {PROCESSBENCH} for the hub")
@@ -68,9 +68,9 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
 
 
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
-    """All rows of a split, with the steps joined into one response.
+    """Return all rows of a split, with the steps joined into one response.
 
-    ``RunError`` or ``SourceError``: there is no such file, or a row is not in the format of ProcessBench.
+    ``RunError`` or ``SourceError``: the file does not exist, or a row is not in the format of ProcessBench.
     """
     items = []
     for number, row in enumerate(_processbench_rows(data, split), start=1):
@@ -85,7 +85,7 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
 
 
 def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Steps of a response as it was generated, and where they end: at the separators that ``pattern`` matches."""
+    """Return the steps of a response as generated, and where they end: at the separators that ``pattern`` matches."""
     steps, ends, start = [], [], 0
     for match in [*re.finditer(pattern, text), None]:
         stop = match.start() if match else len(text)
@@ -104,7 +104,7 @@ def _field(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
 
 
 def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int | None = None) -> list[Any]:
-    """A list of a row, one value for each of ``length`` responses."""
+    """Return a list of a row, with one value for each of ``length`` responses."""
     values = _field(row, names, where)
     if not isinstance(values, list) or not values:
         raise RunError(f"{where}: {names[0]} must be a list that is not empty, got {str(values)[:60]!r}")

@@ -25,18 +25,18 @@ AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
 
 
 def interval_of(values: np.ndarray) -> dict[str, float]:
-    """Standard error and 95 % interval that resampled values span."""
+    """Return the standard error and the 95 % interval that resampled values span."""
     low, high = np.percentile(values, [2.5, 97.5])
     return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
 
 
 def resampled(n: int, resamples: int, seed: int) -> np.ndarray:
-    """Numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
+    """Return numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
     return np.random.default_rng(seed).integers(0, n, (resamples, n))
 
 
 def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[str, float]:
-    """``value``, the mean over problems, with its bootstrap interval."""
+    """Return ``value``, the mean over problems, with its bootstrap interval."""
     array = np.array(values, dtype=float)
     return {"value": float(array.mean()), **interval_of(array[resampled(len(array), resamples, seed)].mean(1))}
 
@@ -45,14 +45,14 @@ def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[st
 
 
 def first_error(scores: StepScores, threshold: float) -> int | None:
-    """Index of the first step whose score is below the threshold (strictly), -1 if none is; None without scores."""
+    """Return the first step whose score is below the threshold (strictly), -1 if none is; None without scores."""
     if scores is None:
         return None
     return next((step for step, score in enumerate(scores) if score < threshold), -1)
 
 
 def harmonic_mean(first: float, second: float) -> float:
-    """2ab / (a + b), 0 if both are 0."""
+    """Return 2ab / (a + b), 0 if both are 0."""
     return 2 * first * second / (first + second) if first + second > 0 else 0.0
 
 
@@ -70,7 +70,7 @@ def processbench_score(predictions: Sequence[int | None], labels: Sequence[int])
 
 
 def _descents(scores: StepScores) -> list[tuple[float, int]]:
-    """Steps that are lower than all before them: the only ones that can be the first below a threshold."""
+    """Return the steps that are lower than all before them: only these can be the first below a threshold."""
     found, lowest = [], math.inf
     for step, score in enumerate(scores or []):
         if score < lowest:
@@ -108,7 +108,7 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
 
 
 def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int) -> np.ndarray:
-    """F1 of every resample of the responses, with the predictions (and so the threshold) held fixed."""
+    """Return F1 of every resample of the responses, with the predictions (and so the threshold) held fixed."""
     erroneous = np.array(labels) != -1
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
     rows = resampled(len(right), resamples, seed)
@@ -122,7 +122,7 @@ def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resam
 
 
 def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
-    """Pairs of a correct and a wrong response with the correct one ahead, a tie counting 1/2, and all such pairs."""
+    """Count pairs of a correct and a wrong response with the correct one ahead (a tie is 1/2), and all such pairs."""
     right = [score for score, hit in zip(scores, correct, strict=True) if hit]
     wrong = [score for score, hit in zip(scores, correct, strict=True) if not hit]
     return sum((a > b) + 0.5 * (a == b) for a in right for b in wrong), len(right) * len(wrong)
@@ -131,7 +131,7 @@ def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[flo
 def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> dict[str, Any] | None:
     """Return ``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
 
-    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None: there is no pair.
+    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None without a pair.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):
@@ -145,7 +145,7 @@ def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed:
 
 
 def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
-    """Probability that the candidate with the highest score among ``draws`` is correct; ties are broken at random.
+    """Return the probability that the highest score of ``draws`` candidates is a correct one's; ties break at random.
 
     The highest of the subset is among the k lowest of the pool with probability C(k, N) / C(n, N); the difference
     between one score and the next lower one is shared equally by the candidates with that score.

@@ -50,7 +50,7 @@ SHOWN = {
 def processbench_results(
     arguments: argparse.Namespace, items: Sequence[ProcessBenchItem], raw: Sequence[Row]
 ) -> Results:
-    """F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
+    """Return F1 with the threshold of one split for all (the official protocol), and with each split's own best one.
 
     ``RunError``: all responses of a split are too long.
     """
@@ -180,7 +180,7 @@ def _measure(
 
 
 def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
-    """A share in percent with its 95 % interval."""
+    """Format a share in percent with its 95 % interval."""
     if own is None:
         return "-"
     return f"{percent(own['value'] if value is None else value)} ({percent(own['low'])} to {percent(own['high'])})"

@@ -55,7 +55,7 @@ class LogProbModel:
 
     @torch.no_grad()
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
-        """Log-probabilities of the response tokens of each row, float32 on the host."""
+        """Return log-probabilities of the response tokens of each row, float32 on the host."""
         id_BT, mask_BT = (part.to(self.device) for part in padded([torch.tensor(t.ids) for t in batch], pad))
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
         target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
@@ -89,7 +89,7 @@ class ImplicitScorer:
         return TokenizedSteps([*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends))
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
-        """``log_prob`` and ``log_ratio`` (with a reference) summed over each step."""
+        """Return ``log_prob`` and ``log_ratio`` (with a reference) summed over each step."""
         pad = self.encoder.tokenizer.pad_token_id or 0
         own = self.model.log_probs(batch, pad)
         other = None if self.reference is None else self.reference.log_probs(batch, pad)
@@ -118,7 +118,7 @@ class ClassifierScorer:
         return self.model.tokens(response.prompt, response.steps)
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:
-        """``probability`` of each step."""
+        """Return ``probability`` of each step."""
         return [{"probability": values} for values in self.model.score_inputs(batch)]
 
 
@@ -151,7 +151,7 @@ def _key(row: TokenizedSteps) -> str:
 def score_all(
     scorer: ImplicitScorer | ClassifierScorer, rows: Sequence[TokenizedSteps], path: Path, batch_tokens: int
 ) -> list[Row]:
-    """Results of all rows, in order; those that are not in the file yet are computed and kept there, long ones first.
+    """Return results of all rows, in order; missing ones are computed and kept in the file, long ones first.
 
     A response longer than the scorer's limit has the result ``{"overlong": its tokens}``. A batch has at most
     ``batch_tokens`` padded tokens, and at least one response.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is shown: a task's prompt with another system message, worked examples, or as plain text.
+"""Prompts for a model: a task's prompt with another system message, worked examples, or as plain text.
 
 The few-shot file is described in docs/reference/evaluation.md. In a chat every example is a message of the user, by the
 task's prompt, and one of the assistant.
@@ -48,7 +48,7 @@ class FewShot:
 
 
 def show(task: Task, problem: Problem, prompt_name: str, system: str | None, shot: FewShot, raw: bool) -> Shown:
-    """The chat that shows a problem, or with ``raw`` the plain text.
+    """Return the chat that shows a problem, or with ``raw`` the plain text.
 
     ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no such prompt, or an
     example lacks a field of it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published numbers beside ours: where a run was made in another way than they, and the papers' tables."""
+"""Published numbers and ours: where a run was made in another way than they, and the papers' tables."""
 
 import csv
 import re
@@ -43,7 +43,7 @@ PAPERS = {
 
 @cache
 def references(task: str) -> list[Row]:
-    """Published numbers of a task: ``metric``, ``source``, ``values`` in percent by model, and ``rows``, if known."""
+    """Return a task's published numbers: ``metric``, ``source``, ``values`` in percent by model, ``rows`` if known."""
     found: dict[tuple[str, str], Row] = {}
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
@@ -66,7 +66,7 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings in which two decodings differ; their names aside."""
+    """Return the settings in which two decodings differ, apart from their names."""
     defaults = asdict(Decoding())
     keys = [key for key in dict.fromkeys([*first, *second]) if key != "name"]
     pairs = {key: (first.get(key, defaults.get(key)), second.get(key, defaults.get(key))) for key in keys}
@@ -142,7 +142,7 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
 
 
 def _differences(run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[str, Row]) -> list[str]:
-    """What is known to differ from the published, each once with the titles of the tasks it holds for."""
+    """Return the known differences from the published, each once with the titles of the tasks it holds for."""
     titles: dict[str, list[str]] = {}
     there = [task for task in tasks if task in run.tasks]
     for task in there:

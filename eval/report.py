@@ -35,7 +35,7 @@ _NOTE = (
 
 
 def report_page(run: FinishedRun) -> Page:
-    """The whole report of a run."""
+    """Return the whole report of a run."""
     page = Page(f"Evaluation of {run.model}")
     if run.unfinished:
         page.text(f"Not finished, and not in this report: {', '.join(run.unfinished)}.")
@@ -143,7 +143,7 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def kind_of(row: Row) -> str:
-    """The kind of examples that a response belongs to."""
+    """Return the kind of examples that a response belongs to."""
     if row["score"] is None:
         return "not judged"
     if row["truncated"]:

@@ -23,12 +23,12 @@ _PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-v
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """Problem and number of a response."""
+    """Return problem and number of a response."""
     return row["problem"], row["sample"]
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that are installed."""
+    """Return versions of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -57,7 +57,7 @@ def add_timing(
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """What a run has left in its folder; ``RunError`` if that is nothing, or something else."""
+    """Return what a run has left in its folder; ``RunError`` if that is nothing, or has another format."""
     path = folder / RESULTS
     if not path.is_file():
         begun = any(folder.glob(f"*/{RESPONSES}"))
@@ -94,7 +94,7 @@ class TaskRun:
 
     @property
     def scores(self) -> list[list[float | None]]:
-        """Scores by problem, ``n`` each: None where the grader could not decide or there is no response."""
+        """Scores by problem, ``n`` each: None where the grader could not decide or a response is missing."""
         judged = [[row["score"] for row in rows] for rows in self.problems.values()]
         missing = self.entry["summary"]["problems"] - len(judged)
         return [own + [None] * (self.n - len(own)) for own in [*judged, *([] for _ in range(missing))]]
@@ -111,7 +111,7 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the folder."""
         return self.folder.resolve().name
 
     @property
@@ -139,7 +139,7 @@ def load_run(folder: Path) -> FinishedRun:
 
 
 def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
-    """A task whose judged responses are those that ``results.json`` was made from."""
+    """Read a task whose judged responses are those that ``results.json`` was made from."""
     path, again = folder / name / SAMPLES, "run eval.run again"
     if not path.is_file():
         raise RunError(f"{path} does not exist, but {RESULTS} has the task; {again}")

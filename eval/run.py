@@ -63,7 +63,7 @@ _WHOLE = _number(int, 0, 10**9, "a whole number from 0")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
-    """What the responses depend on; a folder holds a run with one such."""
+    """Return the settings that the responses depend on; a folder holds one run with one such set."""
     return {
         "format": FORMAT,
         "model": backend.description(),
@@ -124,7 +124,7 @@ def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend
 
 
 def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[str, Any]:
-    """A task in ``results.json``."""
+    """Return the entry of a task in ``results.json``."""
     task = planned.task
     return {
         "title": task.title,
@@ -244,7 +244,7 @@ def conclude(results: Mapping[str, Any], folder: Path) -> int:
 def main(
     words: Sequence[str] | None = None, open_backend: Callable[[argparse.Namespace], Backend] = backend_from_arguments
 ) -> int:
-    """The command; ``open_backend`` opens what its options ask for."""
+    """Run the command; ``open_backend`` opens what its options ask for."""
     top = parser()
     options = top.parse_args(words)
     if options.list:

@@ -60,12 +60,12 @@ def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> 
 
 
 def _quantile(freedom: float) -> float:
-    """Student's, for both ends of an interval."""
+    """Return Student's quantile for both ends of an interval."""
     return float(student.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def _wilson(mean: float, error: float, problems: int, trials: float) -> tuple[float, float]:
-    """Wilson's interval with the number of trials that would have this standard error."""
+    """Return Wilson's interval with the number of trials that would have this standard error."""
     spread = mean * (1 - mean)
     if spread == 0:
         effective = float(problems)
@@ -85,7 +85,7 @@ def average(scores: Scores) -> Estimate | None:
 
 
 def pass_probability(responses: int, correct: int, k: int) -> float:
-    """Probability that ``k`` of the responses, drawn without replacement, hold a correct one; k <= responses.
+    """Return the probability that ``k`` responses, drawn without replacement, hold a correct one; k <= responses.
 
     ``1 - C(n - c, k) / C(n, k)``, the unbiased estimate of pass@k (arXiv 2107.03374, equation 1), in whole numbers.
     """
@@ -133,7 +133,7 @@ def majority_score(ballot: Ballot, k: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[int, ...]:
-    """Ways to draw ``drawn`` responses, at most ``most`` per class, by the number of classes that reach ``most``."""
+    """Count ways to draw ``drawn`` responses, at most ``most`` per class, by how many classes reach ``most``."""
     table = {(0, 0): 1}
     for votes in others:
         following: dict[tuple[int, int], int] = {}
@@ -149,7 +149,7 @@ def _ways(others: tuple[int, ...], silent: int, drawn: int, most: int) -> tuple[
 
 
 def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
-    """maj@k over problems. One with fewer than ``k`` judged responses is left out; None if all are."""
+    """Return maj@k over problems. One with fewer than ``k`` judged responses is left out; None if all are."""
     counted = [ballot for ballot in ballots if ballot.responses >= k]
     values = [majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)
@@ -157,7 +157,7 @@ def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
 
 
 def same_mathematics() -> Same:
-    """Equality of mathematics: each answer is right where the other is the gold answer.
+    """Return the equality of mathematics: each answer is right where the other is the gold answer.
 
     Both ways, because the verifier lets an exact answer round to a gold decimal. What it cannot decide is different.
     """
@@ -226,7 +226,7 @@ def compare_runs(before: ScoresByProblem, after: ScoresByProblem) -> dict[str, A
 
 
 def _difference_interval(before: np.ndarray, after: np.ndarray, trials: Sequence[int], response: float) -> Interval:
-    """Standard error and interval of the mean difference; ``response`` is what one response is worth."""
+    """Return standard error and interval of the mean difference; ``response`` is what one response is worth."""
     if before.size == 1:
         return None, None, None
     error = float((after - before).std(ddof=1)) / math.sqrt(before.size)

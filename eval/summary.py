@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on one task amounts to: scores with intervals, rates, and the same for every subject and level."""
+"""Summary of a run on one task: scores with intervals, rates, and the same for every subject and level."""
 
 import operator
 import statistics
@@ -68,7 +68,7 @@ def measure(
 def _by_group(
     groups: Mapping[str, Mapping[str, str]], scores: Mapping[str, Scores]
 ) -> dict[str, dict[str, Estimate | None]]:
-    """``avg@n`` for each value of each group, the values in order."""
+    """Return ``avg@n`` for each value of each group, the values in order."""
     parts: dict[str, dict[str, list[Scores]]] = {}
     for problem, own in groups.items():
         for name, value in own.items():
@@ -79,7 +79,7 @@ def _by_group(
 
 
 def _choice(n: int, rows: Mapping[str, Sequence[Row | None]]) -> dict[str, float] | None:
-    """Metrics of multiple choice: the mean over the first, second ... responses to all problems."""
+    """Return metrics of multiple choice: the mean over the first, second ... responses to all problems."""
     rounds = []
     for number in range(n):
         judged = [row for own in rows.values() if (row := own[number]) is not None and not row["grader_failure"]]

@@ -31,7 +31,7 @@ SAMPLE_FIELDS = (
 
 
 def recorded_gold(gold: str) -> str:
-    """A gold answer as the verdicts show it: long ones, the tests of programs, by their hash.
+    """Return a gold answer as the verdicts show it: long ones, the tests of programs, by their hash.
 
     Those of LiveCodeBench are megabytes, and there are several responses to each problem.
     """
@@ -41,7 +41,7 @@ def recorded_gold(gold: str) -> str:
 
 
 def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
-    """Keep all that grading needs beside the responses, so that it can be done again without the data. Returns it."""
+    """Keep all that grading needs with the responses, so that it can be done again without the data. Returns it."""
     rows: list[Row] = [
         {
             "problem": name,
@@ -58,7 +58,7 @@ def write_problems(planned: Planned, folder: Path) -> dict[str, Row]:
 
 @cache
 def make_verifier(grader: str) -> TaskVerifier:
-    """What judges math, code or choice, one of each in a process; ``RunError`` where programs cannot be confined."""
+    """Return the judge of math, code or choice, one per process; ``RunError`` where programs cannot be confined."""
     try:
         return make_task_verifier(grader)
     except SandboxUnavailable as error:

@@ -14,7 +14,7 @@ PAIR_ACCURACY = "prm/pair_accuracy/before_update"
 
 
 def standard_errors(values_RS: np.ndarray) -> np.ndarray:
-    """Standard error of the mean over the first axis; 0 where it holds a single run, as a plot draws it."""
+    """Return the standard error of the mean over the first axis; 0 where it holds a single run, as a plot draws it."""
     if len(values_RS) < 2:
         return np.zeros(values_RS.shape[1:])
     return values_RS.std(axis=0, ddof=1) / math.sqrt(len(values_RS))
@@ -32,7 +32,7 @@ def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) ->
 
 
 def paired_standard_error(before: str, after: str) -> float:
-    """Standard error of the difference of two accuracies on the same problems, given as strings of 0 and 1.
+    """Return the standard error of the difference of two accuracies on the same problems, as strings of 0 and 1.
 
     ``ValueError``: the two are not about the same number of problems.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another version of verl would break: every name that prime_ext relies on, looked up in its wheel.
+"""Check of another version of verl: every name that prime_ext relies on, looked up in its wheel.
 
     python tests/canary.py            # the newest verl that pip offers
     python tests/canary.py 0.9.0      # this one
@@ -27,14 +27,9 @@ print("\\n" + json.dumps({"file": verl.__file__, "names": len(verl_names.VERL_NA
 
 
 def check(version: str | None, folder: Path) -> dict:
-    """What is missing in a version of verl.
+    """Return what a version of verl (None: the newest) lacks; ``folder`` is for its wheel.
 
-    Args:
-        version: None for the newest.
-        folder: for its wheel.
-
-    Raises:
-        RuntimeError: it cannot be downloaded or imported.
+    ``RuntimeError``: it cannot be downloaded or imported.
     """
     name = f"verl=={version}" if version else "verl"
     words = [sys.executable, *"-m pip download -q --no-deps --only-binary :all: -d".split(), str(folder), name]

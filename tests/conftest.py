@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided before anything imports verl: CPU mode, one thread, and where modules are that no wheel has."""
+"""Settings made before anything imports verl: CPU mode, one thread, and where modules are that no wheel has."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from kept_compositions import keep_compositions  # noqa: E402
 
 keep_compositions()
 
-# Other work on a small machine makes single examples slow; that is no failure.
+# Other work on a small machine makes single examples slow; that is not a failure.
 for name, examples in (("quick", 15), ("all", 60)):
     settings.register_profile(
         name,
@@ -38,7 +38,7 @@ settings.load_profile("quick")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call():
-    """What a test writes into the environment, by a command that it calls in this process, is gone after it."""
+    """Undo what a test writes into the environment by a command that it calls in this process."""
     before = dict(os.environ)
     try:
         return (yield)

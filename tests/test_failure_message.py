@@ -11,7 +11,7 @@ from prime_ext.train import failure_message, one_line
 
 
 class TaskError(Exception):
-    """Like Ray's: the error of a task, with its cause."""
+    """An error like Ray's: that of a task, with its cause."""
 
     def __init__(self, cause):
         super().__init__("a traceback\nof many lines")
@@ -32,7 +32,7 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
     ],
 )
 def test_the_cause_is_what_counts(error, start, end):
-    """Of a dead process its class is told; a line that only announces the error is not all."""
+    """A dead process is named by its class; a line that only announces the error is not all."""
     said = one_line(error)
     assert said.startswith(start) and said.endswith(end) and len(said) <= 300 and "\n" not in said
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/explanation/for_upstream.md says of verl still happens; a failure here is a workaround to take out."""
+"""Claims of docs/explanation/for_upstream.md about verl still hold; a failure is a workaround to take out."""
 
 import ast
 import asyncio
@@ -36,7 +36,7 @@ def tree_of(path):
 
 
 def calls_of(path, name):
-    """Calls of a function or method of this name in a file of verl."""
+    """Return calls of a function or method of this name in a file of verl."""
     calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
     return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", None)) == name]
 

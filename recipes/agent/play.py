@@ -43,7 +43,7 @@ OVERRIDES = Path(__file__).parent / "rollout.txt"
 
 
 class Episode(NamedTuple):
-    """What the policy and its tools wrote, and whether the verifier finds the answer."""
+    """An episode: what the policy and its tools wrote, and whether the verifier finds the answer."""
 
     problem: HeldOutProblem
     prompt_ids: list[int]

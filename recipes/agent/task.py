@@ -103,7 +103,7 @@ def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
 
 
 class Misconception(NamedTuple):
-    """How a demonstrator gets an operation wrong: how often, and in which way."""
+    """The error of a demonstrator in an operation: how often it occurs, and in which way."""
 
     probability: float
     kind: str

@@ -13,7 +13,7 @@ import ray
 
 
 def count_nodes(address: str) -> int:
-    """Number of nodes that work; 0 while the head is still starting."""
+    """Return the number of nodes that work; 0 while the head is still starting."""
     try:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")

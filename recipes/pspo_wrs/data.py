@@ -97,7 +97,7 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
 
 
 def token_count(response: str) -> int:
-    """Tokens of a response in the quickstart's tokenizer, without the one that ends it."""
+    """Count tokens of a response in the quickstart's tokenizer, without the one that ends it."""
     return len(response.replace("\\boxed{", "{"))
 
 

@@ -204,7 +204,7 @@ def score_response(
 
 
 def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Probability that a right one scores above a wrong one (ties count half); None if one of the two is missing."""
+    """Return the probability that a right one scores above a wrong one (ties count half); None if one is missing."""
     score_N, label_N = torch.tensor(scores, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
     return count_pairs(score_N, label_N, torch.zeros(len(right), dtype=torch.long)).accuracy
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Tokenizers and models of the small tasks; the quickstart's have 21 tokens and 108,160 parameters.
 
-Characters are tokens, and ``\boxed{`` is one. There is no unknown token: a character outside the alphabet is an error,
+Characters are tokens, and ``\boxed{`` is one. Without an unknown token, a character outside the alphabet is an error,
 not a silent replacement. The chat template adds only what the model was trained on: ``<bos>`` before a question and
 ``<eos>`` after an answer. ``<bos>`` belongs to the user turn (not to the start of the conversation), because verl's SFT
 data set renders every turn on its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page ``transcripts.html``, with a color behind each piece of a response.
+"""The page ``transcripts.html``, with a background color for each piece of a response.
 
 Text that comes from a model is hostile. Every method takes plain text, makes it visible and escapes it. The page needs
 no other file; its policy forbids scripts and requests, whatever a text contains.
@@ -37,7 +37,7 @@ CONTENT
 
 
 def color(strength: float) -> str:
-    """CSS color of a reward: white at 0, full blue at 1, full orange at -1, and no stronger beyond."""
+    """Return the CSS color of a reward: white at 0, full blue at 1, full orange at -1, and no stronger beyond."""
     target = _REWARDED if strength > 0 else _PUNISHED
     return "#" + "".join(f"{round(255 + (channel - 255) * min(abs(strength), 1.0)):02x}" for channel in target)
 
@@ -76,7 +76,7 @@ class TranscriptPage:
         self._parts.append(f"<table>{body}</table>")
 
     def transcript(self, spans: Sequence[Span]) -> None:
-        """Add a text with a color behind each piece."""
+        """Add a text with a background color for each piece."""
         pieces = []
         for span in spans:
             style = ""

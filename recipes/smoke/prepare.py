@@ -4,7 +4,7 @@
     python -m recipes.smoke.prepare prime outputs/eurus2_7b_prime/shrunk/inputs
 
 Prints the overrides, one per line, that come after those of the recipe: sizes, paths and what a CPU needs, from the
-text files beside this one. Everything else stays as the recipe says it.
+text files next to this one. Everything else stays as the recipe says it.
 """
 
 import argparse

@@ -100,7 +100,7 @@ class StudyTrainer(Trainer):
 def make_task(study: Mapping[str, Any], folder: Path) -> tuple[Any, Path]:
     """Return the task of a study and the folder of the model that all runs start from, which is trained for chains.
 
-    ``SettingsError``: a field of the task is unknown or wrong, or there is no model.
+    ``SettingsError``: a field of the task is unknown or wrong, or the model is missing.
     """
     fields, start = dict(study["task"]), Path(study.get("model", folder / "start"))
     fields.pop("flipped", None)

@@ -28,14 +28,14 @@ Runs = dict[int, dict[str, Any]]
 
 
 class Arrival(NamedTuple):
-    """Where a run reaches an accuracy; the end of its curve if it does not."""
+    """The place where a run reaches an accuracy; the end of its curve if it does not."""
 
     place: float
     arrived: bool
 
 
 class Method(NamedTuple):
-    """What a method ran with, the best of its candidates, and its runs."""
+    """A method: what it ran with (the best of its candidates), and its runs."""
 
     words: list[str]
     runs: Runs
@@ -58,7 +58,7 @@ def get_seeds(study: Study, method: str) -> list[int]:
 def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
     """Return the methods of a study in its order, with the runs of the seeds that it names.
 
-    ``SystemExit``: there are no results.
+    ``SystemExit``: the study has no results.
     """
     path = path or FOLDER / "results" / f"{study['name']}.json"
     if not path.is_file():

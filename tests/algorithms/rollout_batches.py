@@ -36,7 +36,7 @@ class Batch:
         return self.reward_BT[row, self.tokens(row)].tolist()
 
     def on_tokens(self, values_of_row: Callable[[int], list[float]]) -> torch.Tensor:
-        """These values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
+        """Return these values at the valid tokens of each row, 0 elsewhere, ``(B, T)``."""
         result_BT = torch.zeros_like(self.reward_BT)
         for row in self.rows:
             result_BT[row, self.tokens(row)] = torch.tensor(values_of_row(row), dtype=result_BT.dtype)
@@ -52,7 +52,7 @@ def to_go(values: list[float], discount: float = 1.0) -> list[float]:
 
 @st.composite
 def batches(draw, holes: bool = True, padding: bool = True, min_group: int = 1, max_group: int = 5):
-    """float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
+    """Draw float64 batches, so that a comparison with a loop over Python floats has no rounding to excuse."""
     sizes = draw(st.lists(st.integers(min_group, max_group), min_size=1, max_size=4))
     n_tokens = draw(st.integers(1, 6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -88,18 +88,18 @@ def orders(batch: Batch, seed: int) -> list[int]:
 
 
 def random_boundaries(batch: Batch, seed: int) -> torch.Tensor:
-    """Ends of steps at about four of ten positions, outside the mask too."""
+    """Return ends of steps at about four of ten positions, outside the mask too."""
     return torch.rand(batch.mask_BT.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
 
 
 def random_spans(batch: Batch, seed: int):
-    """The steps that end at :func:`random_boundaries`."""
+    """Return the steps that end at :func:`random_boundaries`."""
     return step_spans(random_boundaries(batch, seed), batch.mask_BT)
 
 
 @st.composite
 def step_scores(draw, low=0.0, high=1.0, most=12):
-    """Scores with garbage behind the last step, and the mask of steps; some rows have none."""
+    """Draw scores with garbage after the last step, and the mask of steps; some rows have no steps."""
     counts = draw(st.lists(st.integers(0, most), min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     width = max(1, *counts, 0)

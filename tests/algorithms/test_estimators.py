@@ -27,7 +27,7 @@ discounts = st.sampled_from([1.0, 0.9])
 
 
 def token_rewards(batch, penalty=0.0):
-    """The label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
+    """Return the label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
     return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * last_token_mask(batch.mask_BT) - penalty_BT, NAN)
 
@@ -37,7 +37,7 @@ def of_outcome(batch, estimator, penalty=0.0, **options):
 
 
 def given_fields(batch, seed=0):
-    """Values (garbage outside the mask) and ends of turns, which some estimators want."""
+    """Return values (garbage outside the mask) and ends of turns, which some estimators want."""
     generator = torch.Generator().manual_seed(seed)
     value_BT = torch.rand(batch.mask_BT.shape, generator=generator, dtype=torch.float64)
     given = {"value_BT": torch.where(batch.mask_BT.bool(), value_BT, NAN)}
@@ -48,7 +48,7 @@ def given_fields(batch, seed=0):
 
 
 def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0):
-    """verl's advantage of the rows that are not padding, 0 elsewhere."""
+    """Return verl's advantage of the rows that are not padding, 0 elsewhere."""
     rows, mask_BT = batch.rows, batch.mask_BT[batch.rows]
     tensors = {"response_mask": mask_BT, "token_level_rewards": token_rewards(batch, penalty)[rows]}
     tensors |= {"values": value_BT[rows]} if value_BT is not None else {}
@@ -59,7 +59,7 @@ def verls(name, batch, discount=1.0, gae_lambda=1.0, value_BT=None, penalty=0.0)
     data = DataProto.from_dict(tensors, {"uid": uids})
     result = compute_advantage(data, name, gamma=discount, lam=gae_lambda, config=config)
     advantage_BT = torch.zeros_like(batch.mask_BT)
-    # verl leaves whitened values outside the mask behind (gae); its loss never reads them.
+    # verl keeps whitened values outside the mask (gae); its loss never reads them.
     advantage_BT[rows] = (result.batch["advantages"] * mask_BT).to(mask_BT.dtype)
     return advantage_BT
 
@@ -97,7 +97,7 @@ def test_outcome_only_equals_verls_estimator_of_that_name_with_and_without_a_kl_
 
 
 def centered(batch, source, i, paid):
-    """What is left of the reward of each paid token of row i, written out response by response."""
+    """Return what is left of the reward of each paid token of row i, written out response by response."""
     members = batch.members(i)
     others, n = [j for j in members if j != i], len(members)
     if not others:
@@ -119,7 +119,7 @@ def centered(batch, source, i, paid):
 
 
 def by_loops(batch, source):
-    """The advantage of every estimator that knows no turns."""
+    """Return the advantage of every estimator that knows no turns."""
     name, discount = source.estimator, source.discount
     places = {i: batch.tokens(i) for i in batch.rows}
     paid = {i: {t: float(source.reward_BT[i, t]) for t in places[i] if source.mask_BT[i, t]} for i in batch.rows}

@@ -42,7 +42,7 @@ class Case:
         return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
 
     def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
-        """The loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""
+        """Return the loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""
         weight_B = rows.weight_B / max(1, int(self.valid_B.sum()))
         rows = RowFields(weight_B, rows.target_B, rows.offset_B)
         return self.entry.loss(ratio_BT[part], self.mask_BT[part], rows[part], beta, **options)
@@ -52,7 +52,7 @@ class Case:
 
 
 def terms(name, case, i, beta, bias):
-    """(relative weight before scaling to the mean 1, loss of the row)."""
+    """Return the relative weight before scaling to the mean 1, and the loss of the row."""
     batch, label, members = case.batch, float(case.label_B[i]), case.batch.members(i)
     h, sign = sum(float(batch.reward_BT[i, t]) for t in batch.tokens(i)), 1 if label > 0 else -1
     if name == "ce":

@@ -55,12 +55,12 @@ def test_whitening_fewer_than_two_tokens_gives_zeros(n_valid):
     assert whiten(torch.tensor([[3.0, float("nan")]]), mask_BT).tolist() == [[0.0, 0.0]]
 
 
-# ---- normalisations ----------------------------------------------------------------------------------------------
+# ---- normalizations ----------------------------------------------------------------------------------------------
 
 
 @given(batch=batches(), discount=discounts, floor=st.sampled_from([0.0, 2.0]), seed=st.integers(0, 1000))
 def test_the_largest_return_is_that_of_the_global_batch_in_any_order(batch, discount, floor, seed):
-    """Taken per rank, as in the original, the result would depend on the number of ranks."""
+    """A largest return per rank, as in the original, would depend on the number of ranks."""
     rewards = valid_values(batch, batch.reward_BT)
     returns = valid_values(batch, return_by_loops(batch, discount))
     expected = max(*map(abs, returns), floor)
@@ -114,7 +114,7 @@ def test_a_batch_without_pairs_leaves_the_gate_where_it_is():
 
 
 def with_garbage(batch):
-    """Labels of valid rows; NaN in padding, whose id may be that of a real prompt."""
+    """Return labels of valid rows; NaN in padding, whose id may be that of a real prompt."""
     valid_B = batch.mask_BT.any(-1)
     return torch.where(valid_B, batch.label_B, NAN), PromptGroups.of(batch.group_B, valid_B)
 
@@ -156,7 +156,7 @@ betas = st.sampled_from([0.05, 1.0, 10.0])
 
 
 def ratio_of(batch):
-    """The batch's rewards, garbage included, as log-probabilities against a reference of -1."""
+    """Return the batch's rewards, garbage included, as log-probabilities against a reference of -1."""
     return log_ratio(batch.reward_BT, torch.full_like(batch.reward_BT, -1.0), batch.mask_BT)
 
 
@@ -173,7 +173,7 @@ def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums(bat
 
 
 def test_low_precision_inputs_are_subtracted_in_float32():
-    """Near -10 neighbouring bfloat16 numbers are 0.06 apart: the difference must not be rounded a second time."""
+    """Near -10 neighboring bfloat16 numbers are 0.06 apart: the difference must not be rounded a second time."""
     policy, reference = torch.tensor([[-10.0]]).bfloat16(), torch.tensor([[-0.01]]).bfloat16()
     ratio_BT = log_ratio(policy, reference, torch.ones(1, 1))
     assert ratio_BT.dtype == torch.float32

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens.
-
-Golden values of the papers and of released code, and loops over tokens."""
+"""Steps of responses, their scores and credit, and chains of steps: accumulated, shaped, placed on tokens. Checked
+against golden values of the papers and of released code, and against loops over tokens."""
 
 import math
 from typing import get_args
@@ -25,7 +24,7 @@ step_score_rows = step_scores(-1.0, 1.0, most=5)
 
 
 def steps_by_loops(tokens, boundary):
-    """Lists of the token positions of each step of one response."""
+    """Return lists of the token positions of each step of one response."""
     steps = [[]]
     for t in tokens:
         steps[-1].append(t)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them.
-
-Against loops over tokens, and for the leave-one-out baseline against the gradient of a problem that can be enumerated.
-"""
+"""Turns of trajectories with tools: where they are, their rewards, and leave-one-out over them. Checked against loops
+over tokens; leave-one-out also against the gradient of a problem that can be enumerated."""
 
 import itertools
 import math
@@ -30,7 +28,7 @@ class Trajectories:
         self.rows = range(len(self.group_B))
 
     def turns(self, row, valid=True):
-        """Positions of each turn's tokens, by a loop; those of them that are trained on."""
+        """Return positions of each turn's tokens, by a loop; those of them that are trained on."""
         own = [t for t, one in enumerate(self.own_BT[row].tolist()) if one]
         found = [[t for _, t in run] for _, run in itertools.groupby(enumerate(own), lambda pair: pair[1] - pair[0])]
         if not valid:
@@ -73,7 +71,7 @@ def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_mis
 
 
 def by_loops(batch, source):
-    """Row by row, turn by turn; rows without company receive 0."""
+    """Compute advantages row by row, turn by turn; rows without company receive 0."""
     result_BT = torch.zeros_like(batch.reward_BT)
     paid = {i: [sum(float(batch.reward_BT[i, t]) for t in turn) for turn in batch.turns(i)] for i in batch.rows}
     returns = {
@@ -104,12 +102,8 @@ REWARDS, OUTCOMES, N = [0.0, 0.7, 0.4], [0.5, 0.2, 1.0], 3
 
 
 def expected_gradient(estimator, on_logits):
-    """E[sum of A * grad log pi] / N of a group of N, over all outcomes, with respect to the two logits.
-
-    Args:
-        estimator: advantages ``(N, 3)`` from the rewards of turns and the masks.
-        on_logits: of going on after the first and the second turn.
-    """
+    """E[sum of A * grad log pi] / N of a group of N, over all outcomes, with respect to the two logits ``on_logits`` of
+    going on after the first and the second turn. ``estimator`` maps rewards of turns and masks to advantages (N, 3)."""
     go_on = [1 / (1 + math.exp(-x)) for x in on_logits]
     chance = [1 - go_on[0], go_on[0] * (1 - go_on[1]), go_on[0] * go_on[1]]
     total = [0.0, 0.0]

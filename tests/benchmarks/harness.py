@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: options, and the record beside a script.
-
-Imported before torch and verl: it sets what they read when they are imported, and where helpers of the tests are.
-"""
+"""Options of the benchmarks, and the record next to each script. Imported before torch and verl: it sets what they
+read when they are imported, and where helpers of the tests are."""
 
 import argparse
 import json
@@ -23,7 +21,7 @@ from prime_ext.utils.files import write_text  # noqa: E402
 
 
 def parser(document: str | None, sets: str = "", **numbers: int) -> argparse.ArgumentParser:
-    """Options of every benchmark: ``--output``, ``--data`` where it reads public data ``sets``, and its ``numbers``."""
+    """Build the options of every benchmark: ``--output``, ``--data`` for public data ``sets``, and its ``numbers``."""
     found = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--output", type=Path, default=Path(sys.argv[0]).with_suffix(".json"))
     for name, default in numbers.items():

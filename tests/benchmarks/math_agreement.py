@@ -10,12 +10,12 @@ Collections (``gold``, ``pred``, ``label``):
 - ``restyled``: gold answers of MATH, MATH-500, OlympiadBench, Minerva, AIME and AMC against themselves in another
   typography. All are right.
 - ``perturbed``: the same with one number changed. All are wrong.
-- ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labelled by hand, one rule of ours per line.
+- ``fixture``: ``tests/verifiers/math/pairs.jsonl``, labeled by hand, one rule of ours per line.
 - ``reported``: ``tests/verifiers/reported.jsonl``, answers of public bug reports of graders, none of which is easy;
   without those whose difficulty is to find the answer in the response.
 
-Beside ours stands math-verify alone with its default settings, and with ``--verl`` verl's graders. The JSON beside this
-file has our disagreements pair by pair, and how many the others have.
+Ours is compared with math-verify alone in its default settings, and with ``--verl`` with verl's graders. The JSON next
+to this file has our disagreements pair by pair, and how many the others have.
 """
 
 import json
@@ -76,14 +76,14 @@ def gold_answers(data: Path) -> list[str]:
 
 
 def restyle(gold: str) -> str:
-    """The same answer as somebody else would have typed it."""
+    """Return the same answer as somebody else would have typed it."""
     text = gold.replace("\\frac{", "\\dfrac{").replace("\\left", "").replace("\\right", "").replace("\\cdot", "\\times")
     text = re.sub(r"(?<=[\w}])([+=])(?=[\w\\])", r" \1 ", text)
     return f"${text}$."
 
 
 def perturb(gold: str) -> str | None:
-    """The same answer with its last number, outside of text and subscripts, made larger by one. None if it has none."""
+    """Return the answer with its last number, outside of text and subscripts, larger by one; None if it has none."""
     hidden = re.sub(
         r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|_\{?\w+\}?|(?:cm|m|units)\}?\^\d|\[\d+\]|\\\^|\^\{?\\circ\}?",
         lambda match: "#" * len(match.group()),
@@ -127,7 +127,7 @@ def math_verify_alone(gold: str, pred: str) -> bool:
 
 
 def verl_graders() -> dict[str, Grader]:
-    """verl's own, in the signature of ours."""
+    """Return verl's graders, in the signature of ours."""
     from verl.utils.reward_score import math_dapo, math_reward, prime_math
 
     return {

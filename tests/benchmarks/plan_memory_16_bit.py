@@ -4,11 +4,11 @@
     python tests/benchmarks/plan_memory_16_bit.py
 
 Runs the real model's code and ours on torch's fake tensors, which have sizes and no values: so a model of 7 B is traced
-in seconds, on any machine. What is counted is what is alive at the peak of a pass beside the weights; gradients go as
+in seconds, on any machine. It counts what is alive at the peak of a pass in addition to the weights; gradients go as
 soon as they are there, as FSDP shards them. Attention keeps what FlashAttention keeps: its inputs, its output, one
 number for each head and token. Not seen: the allocator's rounding, workspaces of kernels, FSDP's gathered weights.
 
-Prints and writes plan_memory_16_bit.json beside this file.
+Prints and writes plan_memory_16_bit.json next to this file.
 """
 
 import time
@@ -55,7 +55,7 @@ chunked_log_probs._logits = lambda hidden_NH, weight_VH, _: hidden_NH.new_empty(
 
 
 def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
-    """GiB alive beside the weights at the peak of a pass over one packed row."""
+    """Return the GiB alive in addition to the weights at the peak of a pass over one packed row."""
     config = AutoConfig.from_pretrained(CONFIGS / name, attn_implementation=ATTENTION)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config).train()
@@ -85,7 +85,7 @@ def traced(name: str, tokens: int, training: bool, recompute: bool) -> float:
 
 
 def planned(name: str, tokens: int, training: bool, recompute: bool) -> float:
-    """GiB of activations and logits in the plan."""
+    """Return the GiB of activations and logits in the plan."""
     shape = read_shape("prm.model.path", str(CONFIGS / name))
     engine = Engine(shape, shape.weights, 0, 4, 2, 1, tokens, recompute, "chunked")
     engine = engine if training else replace(engine, trained=0)

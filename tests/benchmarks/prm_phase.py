@@ -5,7 +5,7 @@
 
 Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
 phase is the sum of its passes. Times are seconds of the processor, because a shared machine stops a process without
-asking. The ratio is taken within each repetition. Prints and writes prm_phase.json beside this file.
+asking. The ratio is taken within each repetition. Prints and writes prm_phase.json next to this file.
 """
 
 import statistics
@@ -29,7 +29,7 @@ VARIANTS = {
     "public recipe: reference twice": ("reference", "reference", "score", "update"),
     "LoRA r=16, its base as reference": ("lora_reference", "lora_update"),
     "interleaved, shared reference, chunked log-probabilities": ("chunked_update",),
-    # The policy is pulled towards the PRM and towards its own average: a forward pass of each inside of its update,
+    # The policy is pulled toward the PRM and toward its own average: a forward pass of each inside of its update,
     # measured here as scoring passes.
     "PRIME-D, own reference": ("reference", "update", "score", "score"),
     "PRIME-D, policy as reference": ("update", "score", "score"),
@@ -41,7 +41,7 @@ VARIANTS = {
 
 
 def measure(path: Path, options: Namespace) -> dict[str, Any]:
-    """Seconds of each pass, and the ratio of each variant to the policy's update."""
+    """Measure the seconds of each pass, and the ratio of each variant to the policy's update."""
     rollouts = Rollouts(options.rows, options.prompt, options.response, VOCABULARY)
     policy, prm, reference = (build_worker(path, role=role) for role in ("policy", "prm", "reference"))
     lora = build_worker(path, lora_rank=16)

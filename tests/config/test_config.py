@@ -55,7 +55,7 @@ def composed(*overrides, name="prime_trainer"):
 
 
 def keys(section, prefix=""):
-    """All keys of a mapping, those of sections too."""
+    """Yield all keys of a mapping, those of sections too."""
     for key, value in section.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict):
@@ -132,7 +132,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 
 
 def chain_of(name, *overrides):
-    """The reward of a chain under an entry of the group `chain`."""
+    """Return the reward of a chain under an entry of the group `chain`, and the settings it comes from."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
     process = PrimeSettings.of(composed(f"chain@prime.process={name}", *steps, *overrides)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
@@ -171,7 +171,7 @@ def test_the_trainers_name_the_number_of_ranks_unless_the_user_did(name, monkeyp
 
 
 def test_what_is_said_of_verls_keys_is_what_verl_reads():
-    """Where its YAML files and dataclasses do not say it."""
+    """These are the keys that verl's YAML files and dataclasses do not list."""
     folder = Path(verl.__file__).parent
     sources = [(folder / path).read_text() for path in SOURCES_OF_UNLISTED]
     for name in {name for names in READ_UNLISTED.values() for name in names}:

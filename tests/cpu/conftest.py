@@ -12,7 +12,7 @@ def model():
 
 @pytest.fixture(scope="session")
 def other_model():
-    """Same shape, other weights: what the trainer has after an update."""
+    """Return a model of the same shape with other weights: what the trainer has after an update."""
     return build_model(1, len(build_tokenizer()))
 
 

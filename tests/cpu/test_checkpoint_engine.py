@@ -13,7 +13,7 @@ WEIGHTS += [("scalar", torch.tensor(2.5)), ("empty", torch.zeros(0, 3)), ("d", t
 
 
 def connect(n_actors, n_rollouts, bucket_size=64, timeout=600.0):
-    """Engines of all workers, connected as verl's manager does it."""
+    """Return engines of all workers, connected as verl's manager does it."""
     actors = [TCPCheckpointEngine(bucket_size, is_master=rank == 0, timeout=timeout) for rank in range(n_actors)]
     rollouts = [TCPCheckpointEngine(bucket_size, timeout=timeout) for _ in range(n_rollouts)]
     metadata = [engine.prepare() for engine in [*actors, *rollouts]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What model stages do with rows, against a server that speaks OpenAI's protocol, which fails now and then."""
+r"""Effects of model stages on rows, against a server that speaks OpenAI's protocol, which fails now and then."""
 
 import pytest
 from scripted_server import Answer, ScriptedServer

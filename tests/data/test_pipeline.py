@@ -162,7 +162,7 @@ def test_hub_rows_come_numbered_and_a_missing_data_set_is_one_line(tmp_path):
 
 @pytest.fixture
 def math_files(tmp_path):
-    """Two sources with twins, a training row that gives away a test row, and bad rows."""
+    """Write two sources with twins, a training row that gives away a test row, and bad rows."""
     folder = tmp_path / "in"
     folder.mkdir()
     story = "A farmer sells {} baskets of apples on the market of the small town every morning for three coins each."

@@ -167,7 +167,7 @@ def removed_by(*given, **options):
     ],
 )
 def test_a_rule_removes_what_it_names_and_not_what_looks_like_it(text, rule):
-    """Of a problem, or a problem and its answer."""
+    """A text is a problem, a pair a problem and its answer."""
     assert removed_by(*([text] if isinstance(text, str) else text)) == rule
 
 

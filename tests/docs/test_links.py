@@ -13,7 +13,7 @@ INDEX = ROOT / "docs" / "index.md"
 
 
 def links_of(page: Path) -> Iterator[tuple[Path, str]]:
-    """File and anchor of every link to something in this repository."""
+    """Yield file and anchor of every link to something in this repository."""
     for token in tokens_of(page):
         target = str(token.attrGet("href") or token.attrGet("src") or "")
         if target and not re.match(r"[a-z]+:", target):
@@ -23,7 +23,7 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 
 @functools.cache
 def anchors_of(page: Path) -> set[str]:
-    """Names of the headings, as GitHub makes them."""
+    """Return names of the headings, as GitHub makes them."""
     parts = tokens_of(page)
     titles = [parts[place + 1].content for place, token in enumerate(parts) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

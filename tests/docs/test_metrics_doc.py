@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/metrics.md explains what is logged, and nothing else.
-
-Names come from the code, and from ``fixtures/logged_metrics.json``: what runs on the CPU have logged, by kind of run.
-The whole runs of ``tests/e2e`` compare what they log with the page as well.
-"""
+"""docs/reference/metrics.md explains what is logged, and nothing else. Names come from the code, and from
+``fixtures/logged_metrics.json``: what runs on the CPU have logged, by kind of run. The whole runs of ``tests/e2e``
+compare what they log with the page as well."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ TABLE = re.compile(r"^\| there \| here \(`(\w+)`\) \| .*\n\| --- .*\n((?:\|.*\n)
 
 
 def documented_overrides():
-    """Configuration and overrides of every command that starts one of these modules, and of bare overrides."""
+    """Yield configuration and overrides of every command that starts one of these modules, and of bare overrides."""
     for page in PAGES:
         for line in "\n".join(shell_blocks(page)).replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
@@ -43,7 +43,7 @@ def documented_overrides():
 
 
 def advised_overrides():
-    """Overrides in each row of the table of what saves memory, which the plan points to."""
+    """Yield the overrides in each row of the table of what saves memory, which the plan points to."""
     table = (ROOT / "docs" / "how_to" / "cost.md").read_text().split("\n## In which order to save memory\n")[1]
     for row in table.split("\n## ")[0].splitlines():
         words = [word for code in re.findall(r"`([^`]+)`", row) for word in code.split() if "=" in word]

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture(autouse=True)
 def sound_environment(monkeypatch):
-    """This machine, with the plug-in installed, whatever the shell says; its memory does not matter here."""
+    """Set up this machine with the plug-in, whatever the shell says; its memory does not matter here."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES", raising=False)

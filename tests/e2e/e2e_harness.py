@@ -35,7 +35,7 @@ NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
 
 
 def write_inputs(folder: Path) -> None:
-    """An untrained model of the quickstart's kind, and small training and validation files."""
+    """Write an untrained model of the quickstart's kind, and small training and validation files."""
     write_model(folder / "model")
     for name, size in (("train", 64), ("val", 4)):
         problems = task.generate_problems(name, size, seed=0)
@@ -43,7 +43,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def command(inputs: Path, output: Path, overrides: list[str], module: str) -> list[str]:
-    """The command line of a small run that writes its checkpoints below ``output``."""
+    """Return the command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
     return [
         sys.executable, "-u", "-m", module, *stock, "--config-name=prime_trainer_cpu",
@@ -70,7 +70,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
 
 
 def environment(output: Path) -> dict[str, str]:
-    """Environment of a run: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
+    """Return a run's environment: one thread, no hub, metrics to ``output/metrics.jsonl``, this folder's modules."""
     paths = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -101,11 +101,8 @@ def start(inputs: Path, output: Path, overrides: list[str], module: str = "prime
 
 
 def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
-    """Run to the end; a failure shows the end of the log. What is logged has to be in docs/reference/metrics.md.
-
-    Args:
-        arguments, options: those of :func:`start`.
-    """
+    """Run :func:`start` with these arguments to the end; a failure shows the end of the log. What is logged has to be
+    in docs/reference/metrics.md."""
     for _ in range(RAY_STARTS):
         begin = log_size(output)
         process = start(inputs, output, *arguments, **options)
@@ -121,7 +118,7 @@ def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
 
 
 def train(folder: Path, overrides: list[str]) -> dict[int, dict[str, float]]:
-    """Metrics by step of a small run in ``folder/run``."""
+    """Train a small run in ``folder/run``, and return its metrics by step."""
     write_inputs(folder)
     run(folder, folder / "run", overrides)
     return metrics(folder / "run")
@@ -133,15 +130,13 @@ def log_size(output: Path) -> int:
 
 
 def ray_was_too_slow(output: Path, begin: int) -> bool:
-    """Whether what was logged from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
+    """Return whether the log from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
     return b"The current node timed out during startup" in (output / "log.txt").read_bytes()[begin:]
 
 
 def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], whole: int, torn: int) -> None:
-    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete.
-
-    Looking for its processes takes as long as a small checkpoint, so they are looked up before.
-    """
+    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete. Its
+    processes are looked up before, because that takes as long as a small checkpoint."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)
@@ -157,7 +152,7 @@ def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], wh
         for member in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
-        # And those that have come since.
+        # Processes that have started since are killed, too.
         for later in [*tree.children(recursive=True), tree]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 later.kill()
@@ -178,7 +173,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -> None:
-    """Two runs have the same metrics at every step, to rounding, and the same bits in their last checkpoints."""
+    """Check that two runs have equal metrics at every step, to rounding, and equal bits in their last checkpoints."""
     of_alone, of_other = metrics(alone), metrics(other)
     assert sorted(of_alone) == sorted(of_other) == list(range(1, last + 1))
     for step in of_alone:
@@ -191,17 +186,16 @@ def assert_same_end(alone: Path, other: Path, last: int, parts: Iterable[str]) -
 
 
 def metrics(output: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step."""
     return read_metrics(output / "metrics.jsonl")
 
 
 def repeatable(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that two equal runs share."""
+    """Return the metrics that two equal runs share."""
     return {name: value for name, value in metrics.items() if not any(part in name for part in NOT_REPEATABLE)}
 
 
 def weights(checkpoint: Path, part: str) -> dict[str, torch.Tensor]:
-    """Weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
+    """Return weights and optimizer state of one model of a checkpoint, as plain tensors by name."""
     kinds = ["model"] if part == "policy_average" else ["model", "optim"]
     states = {
         kind: torch.load(checkpoint / part / f"{kind}_world_size_1_rank_0.pt", weights_only=False) for kind in kinds

@@ -23,7 +23,7 @@ SFT_STEPS = 250
 
 
 def train(run):
-    """Data, SFT, and two steps of training, as the recipe does."""
+    """Make data, run SFT, and train for two steps, as the recipe does."""
     write_data(run / "data", train_size=64, test_size=24, sft_size=16_000, mean_error=0.1)
     words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
     environment = {**harness.environment(run), **KNOBS, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}

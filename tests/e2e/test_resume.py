@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that is killed while it saves, and started again, equals the run that was left alone, and can be exported.
-
-PRIME-D with all that its PRM can be trained on: the average of the policy, the gate and the PRM's bias go on, beside
-models and optimizers. PSPO-WRS: tests/recipes/test_pspo_cpu.py.
-"""
+It is PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of the policy, the
+gate and the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
 
 import subprocess
 import sys
@@ -37,7 +35,7 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
+    """Return folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)

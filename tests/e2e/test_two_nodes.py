@@ -60,7 +60,7 @@ def start_node(log, node, *words):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Address of the head of two nodes."""
+    """Yield the address of the head of two nodes."""
     port = free_port()
     # Ray's sockets want a short path; a folder of its own keeps other runs on this machine from joining.
     ray_folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")

@@ -24,10 +24,8 @@ LORA = [
 
 
 def test_a_module_of_the_users_and_a_prm_with_an_adapter(tmp_path, monkeypatch):
-    """The module of the page for users: estimators of both registries, a loss, a shape and a verifier.
-
-    The PRM has LoRA on its own base as the reference, and chunked log-probabilities.
-    """
+    """The module of the page for users: estimators of both registries, a loss, a shape and a verifier. The PRM has LoRA
+    on its own base as the reference, and chunked log-probabilities."""
     page = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "own_data.md"
     (module,) = re.findall(r"```python\n(# my_rewards.py\n.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "my_rewards.py").write_text(module)

@@ -59,7 +59,7 @@ ROWS = {
 
 
 def write_tasks(folder):
-    """The task files and their data; returns the words that name all three on a command line."""
+    """Write the task files and their data; return the words that name all three on a command line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}")
@@ -68,7 +68,7 @@ def write_tasks(folder):
 
 
 def stated(task, gold):
-    """A response that states this gold answer of a task."""
+    """Return a response that states this gold answer of a task."""
     if task == "functions":
         (test,) = json.loads(gold)["test_list"]
         name, number = test.removeprefix("assert add").split("(2) == ")
@@ -77,12 +77,12 @@ def stated(task, gold):
 
 
 def planned(words):
-    """What ``eval.run`` plans, by task."""
+    """Return what ``eval.run`` plans, by task."""
     return {one.name: one for one in plan_tasks(parser().parse_args([str(word) for word in words]))}
 
 
 def gold_by_prompt(words, shift=0):
-    """What the model is shown and a response with the gold answer, or with that of the problem ``shift`` further."""
+    """Return by prompt a response with the gold answer, or with that of the problem ``shift`` further."""
     found = {}
     for name, one in planned(words).items():
         golds = [problem.gold for problem in one.problems.values()]
@@ -96,16 +96,14 @@ def last_message(prompt):
 
 
 def some_answer(request):
-    """Right, wrong or none, by the seed."""
+    """Answer right, wrong or not at all, by the seed."""
     number = request.seed % 5
     return "I do not know." if number == 4 else f"#### {number}\n\\boxed{{{number}}}"
 
 
 class ScriptedBackend:
-    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own.
-
-    ``context`` is the longest prompt in characters; ``asked`` has requests by prompt and seed as they came.
-    """
+    """Answers ``answer(request)``, a text or None for a response that fails, in an order of its own. ``context`` is the
+    longest prompt in characters; ``asked`` has requests by prompt and seed as they came."""
 
     def __init__(self, answer=some_answer, seconds=0.0, template=True, context=10**6, name="scripted"):
         self.answer, self.seconds, self.template, self.context = answer, seconds, template, context
@@ -143,7 +141,7 @@ class ScriptedBackend:
 
 
 def run(*words, backend=None):
-    """``eval.run`` with a scripted backend."""
+    """Run ``eval.run`` with a scripted backend."""
     return main([str(word) for word in words], lambda options: backend or ScriptedBackend())
 
 

@@ -48,7 +48,7 @@ def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
     labels = [0, 1, 2, 3, -1, -1]
     score = processbench_score([0, 1, 2, 0, -1, 3], labels)
     assert score == {"error_accuracy": 0.75, "correct_accuracy": 0.5, "f1": pytest.approx(0.6)}
-    # To find an error elsewhere is no better than to find none; a response that could not be judged is wrong.
+    # To find an error elsewhere is not better than to find none; a response that could not be judged is wrong.
     assert processbench_score([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
     assert processbench_score([-1, -1], [-1, -1])["f1"] == 0.0, "a class without a response counts as 0"
 
@@ -149,7 +149,7 @@ def scorer(models):
 
 
 def slow_step_sums(path, item):
-    """Sum of log-probabilities of the bytes of each step, and of what stands before it; the end belongs to the last."""
+    """Return the log-probability of each step's bytes and of what stands before it; the end belongs to the last."""
     model = AutoModelForCausalLM.from_pretrained(path)
     prompt = b"[user] 2+2?\n[assistant] "
     tokenizer = byte_tokenizer()
@@ -234,7 +234,7 @@ def test_steps_of_a_text_as_it_was_generated():
 
 @pytest.fixture(scope="module")
 def described(models, tmp_path_factory):
-    """A PRM that says how it was trained."""
+    """Return a PRM that says how it was trained."""
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
     description = {
         "beta": 0.25,
@@ -260,7 +260,7 @@ def bench(tmp_path_factory):
 
 
 def evaluated(out, task, model, *words):
-    """The results, and the lines of ``items.jsonl``."""
+    """Evaluate, and return the results and the lines of ``items.jsonl``."""
     assert main([task, "--model", *map(str, [model, *words]), "--output", str(out)]) == 0
     return results_of(out), lines_of(out / "items.jsonl")
 
@@ -349,7 +349,7 @@ def test_best_of_n(models, described, tmp_path, capsys):
         expected = [min(chances), sum(chances), chances[-1], fmean(chances), math.prod(chances)]
         assert list(line["scores"].values()) == pytest.approx(expected)
     assert "| N=4 |" in (tmp_path / "out" / "report.md").read_text()
-    # Without labels it only chooses; with another coefficient than in training there is no probability.
+    # Without labels it only chooses; with another coefficient than in training it has no probability.
     candidates.write_text(candidates.read_text().replace('"correctness"', '"not_known"'))
     words = ["--input", candidates, "--coefficient", "2"]
     results, lines = evaluated(tmp_path / "chosen", "best-of-n", described, *words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is shown: to the byte, whatever the command line asks for."""
+"""Prompts that a model is shown: to the byte, whatever the command line asks for."""
 
 import json
 
@@ -22,7 +22,7 @@ stop: ["\\n--"]
 
 @pytest.fixture
 def sums(tasks):
-    """Words of a command line with one task."""
+    """Return words of a command line with one task."""
     return ["--tasks", tasks[1].split(",")[0], *tasks[2:]]
 
 
@@ -33,7 +33,7 @@ def few(tmp_path):
 
 
 def shown(*words):
-    """What the model is shown for the first problem."""
+    """Return what the model is shown for the first problem."""
     prompt = planned(words)["sums"].shown["s0"]
     return prompt if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
 

@@ -24,7 +24,7 @@ HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>
 
 
 def hostile(row):
-    """One task full of what a page must survive; each response is of its own kind."""
+    """Fill a row of a task with what a page must survive; each response is of its own kind."""
     number = int(row["problem"][-3:])
     row["response"] = HOSTILE + row["response"]
     row["prompt"] = [{"role": "user", "content": HOSTILE}]
@@ -37,7 +37,7 @@ def hostile(row):
 
 
 def markdown_rows(text):
-    """Cells of the tables, without escapes."""
+    """Return cells of the tables, without escapes."""
     lines = [line.replace("\\", "") for line in text.splitlines() if line[:2] == "| "]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -55,7 +55,7 @@ def test_every_score_of_the_results_is_in_the_report(tmp_path):
         named += [[value, score(own), interval(own), str(own["problems"])] for value, own in parts]
         named += [["response tokens per second", "123.4"], ["median length", f"{summary['tokens']['median']:,}"]]
         assert [row for row in named if row not in rows] == []
-    # The summary has the best published single response, as there are no published avg@16.
+    # The summary has the best published single response, because avg@16 has not been published.
     summary = results["tasks"]["math500"]["summary"]
     told = [*_told(summary["scores"]["avg@16"])[:2], "79.8 (Qwen2.5-Math-7B-Instruct) accuracy", "12 x 16"]
     told += [f"{summary['tokens']['mean']:,.1f}", percent(summary["truncated"]), percent(summary["no_answer"])]

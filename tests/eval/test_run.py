@@ -49,7 +49,7 @@ def test_gold_answers_score_100_percent_with_every_grader_and_those_of_other_pro
     backend = ScriptedBackend(lambda request: golds[last_message(request.prompt)])
     assert run(*tasks, "--output", tmp_path / "out", backend=backend) == 0
     assert backend.closed
-    # Of the two options, even, odd, odd, even ..., every third neighbour has the same.
+    # Of the two options, even, odd, odd, even ..., every third neighbor has the same.
     scores = {"sums": 0.0, "parity": pytest.approx(1 / 3), "functions": 0.0} if shift else dict.fromkeys(TASKS, 1.0)
     assert {name: score_of(tmp_path / "out", name, "avg@1") for name in TASKS} == scores
     if not shift:

@@ -60,14 +60,14 @@ def test_pass_at_k_over_problems():
     assert found["value"] == pytest.approx((0.5 + 0 + 1) / 3) and (found["problems"], found["left_out"]) == (3, 1)
     # Whole numbers: no rounding where they are large.
     assert pass_probability(4000, 1, 2000) == 0.5
-    # Of four responses two draws of two are independent.
+    # Two draws of two from four responses are independent.
     assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == over_problems([5 / 6] * 30, 60)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
         pass_at_k(scores, 5)
 
 
 def _majority_by_hand(answers, scores, k):
-    """All draws of k, all winners of each."""
+    """Count by hand: all draws of k, all winners of each."""
     total = 0.0
     draws = list(itertools.combinations(range(len(answers)), k))
     for draw in draws:
@@ -100,7 +100,7 @@ def test_mathematics_votes_by_the_equality_of_the_verifier():
 
 
 def _coverage(design, runs=1000):
-    """Share of simulated benchmarks whose interval holds the true score; ``design`` returns (truth, estimate)."""
+    """Return the share of simulated benchmarks whose interval holds the true score; ``design``: (truth, estimate)."""
     generator = np.random.default_rng(0)
     found = [design(generator) for _ in range(runs)]
     return np.mean([estimate["low"] <= truth <= estimate["high"] for truth, estimate in found])

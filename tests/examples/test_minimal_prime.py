@@ -62,7 +62,7 @@ def start_weights(start):
 
 
 def sampled(start, seed, limit=8):
-    """Prompts of different lengths, so that left padding counts."""
+    """Return prompts of different lengths, so that left padding counts."""
     model, drawn = AutoModelForCausalLM.from_pretrained(start), []
     model.register_forward_hook(lambda module, inputs, output: drawn.append(output.logits[:, -1]))
     generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may name as a model, and what each becomes."""
+"""Models as a user may name them, and what each becomes."""
 
 import os
 import shutil
@@ -67,7 +67,7 @@ def test_a_prm_names_its_reference_relative_and_a_bias_only_of_a_reference_that_
 
 @pytest.fixture(scope="module")
 def saved(model_path, tmp_path_factory):
-    """A run's folder with a checkpoint of two ranks, and the weights that were trained, in float32."""
+    """Return a run's folder with a checkpoint of two ranks, and the weights that were trained, in float32."""
     work_dir = tmp_path_factory.mktemp("ranks")
     weights = run_ranks(Path(__file__).parent / "checkpoint_rank.py", [model_path], {2: work_dir})[2]
     (work_dir / "run" / TRACKER).write_text("3")

@@ -120,7 +120,7 @@ def test_stop_tokens_minimum_length_and_ignored_eos(model):
     for output in plain:
         assert (EOS in output.token_ids) == (output.stop_reason == "stop")
         assert EOS not in output.token_ids[:-1] and (output.stop_reason == "stop" or len(output.token_ids) == 60)
-    # Of a tokenizer with fewer tokens than the model none of the others are sampled.
+    # Tokens of the model that the tokenizer lacks are not sampled.
     few = BatchedGenerator(model, eos_token_ids=[EOS], pad_token_id=0, n_tokens=10)
     unstoppable = few.generate([GenerationRequest([3], 60, seed=seed, ignore_eos=True) for seed in range(60)])
     assert all(len(output.token_ids) == 60 and max(output.token_ids) < 10 for output in unstoppable)

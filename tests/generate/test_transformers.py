@@ -38,7 +38,7 @@ def answers(backend, requests):
 
 
 def plain_generate(path, request, **options):
-    """transformers, one request at a time."""
+    """Generate with transformers, one request at a time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
     tokenizer = AutoTokenizer.from_pretrained(path)
     ids = torch.tensor([tokenizer.apply_chat_template(list(request.prompt), add_generation_prompt=True)["input_ids"]])

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get, in a few numbers that a redesign must not move.
-
-``python tests/goldens/measure.py`` writes goldens.json. Data by its bytes, verdicts one by one, the plan that a dry run
-prints, and what four methods learn in a few steps of examples/minimal_prime.py, which uses the functions of training.
-"""
+"""Results for users, in a few numbers that a redesign must not move. ``python tests/goldens/measure.py`` writes
+goldens.json: data by its bytes, verdicts one by one, the plan that a dry run prints, and what four methods learn in
+a few steps of examples/minimal_prime.py, which uses the functions of training."""
 
 import hashlib
 import json
@@ -28,7 +26,7 @@ METHODS = ("rloo", "paper", "guarded", "distilled")
 
 
 def call(*words: str, **environment: str) -> str:
-    """What a command prints; it must succeed."""
+    """Return what a command prints; it must succeed."""
     known = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=ROOT, env=known | environment, capture_output=True, text=True)
     if done.returncode:
@@ -45,7 +43,7 @@ def digest(path: Path) -> str:
 
 
 def data(folder: Path) -> dict[str, str]:
-    """The quickstart's rows, the pipeline's, and the numeric sets'."""
+    """Return digests of the quickstart's rows, the pipeline's, and the numeric sets'."""
     fixtures = ROOT / "tests" / "data" / "fixtures"
     python("recipes.quickstart.data", "--output-dir", folder / "quickstart", "--seed", 0)
     settings = ROOT / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
@@ -55,7 +53,7 @@ def data(folder: Path) -> dict[str, str]:
 
 
 def verdicts() -> dict[str, str]:
-    """Of every pair of mathematics, as one letter each."""
+    """Return the verdict on every pair of mathematics, as one letter each."""
     lines = (ROOT / "tests" / "verifiers" / "math" / "pairs.jsonl").read_text().splitlines()
     verifier = MathVerifier()
     found = [verifier.verify_answer(pair["pred"], pair["gold"]) for pair in map(json.loads, lines)]
@@ -63,7 +61,7 @@ def verdicts() -> dict[str, str]:
 
 
 def plans() -> dict[str, list[str]]:
-    """The lines of dry runs, less what only says that this machine lacks flash-attn."""
+    """Return the lines of dry runs, less what only says that this machine lacks flash-attn."""
     found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
     plain = {name: text.replace(sys.executable, "python").replace(str(ROOT), "") for name, text in found.items()}
     return {
@@ -73,7 +71,7 @@ def plans() -> dict[str, list[str]]:
 
 
 def learning(folder: Path) -> dict[str, Any]:
-    """The curves of short runs of examples/minimal_prime.py."""
+    """Return the curves of short runs of examples/minimal_prime.py."""
     study = {"name": "golden", "task": {}, "rollouts": 320}
     kept = ("rollouts", "accuracy", "step_accuracy", "pair_accuracy", "gate")
     curves = {}
@@ -94,7 +92,7 @@ RUNS = {
 
 
 def training(folder: Path) -> dict[str, Any]:
-    """Metrics of two steps of small runs through verl's main."""
+    """Return metrics of two steps of small runs through verl's main."""
     sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
     import e2e_harness as harness
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA branch does on one device, next to what the plan expects.
+"""Measurements of the CUDA branch on one device, next to what the plan expects.
 
     python tests/gpu/measure.py [--only NAME ...] [--tiny] [--output FILE]
 
 engines    the PRM's worker on FSDP1 and FSDP2, full and LoRA, packed and padded, with and without offload: scores
-           against plain transformers, memory held and at the peak beside the plan's, save and load
+           against plain transformers, memory held and at the peak next to the plan's, save and load
 noise      what of q = log pi_prm - log pi_ref is rounding while both are the same weights, by tokens of a pass
 budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
            of the device's peak they reach
@@ -62,7 +62,7 @@ IDLE = ("idle", "idle_after_save", "idle_after_load")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model, of its rollouts, and the tokens of a small and a large pass."""
+    """Sizes of the model, of its rollouts, and the tokens of a small and a large pass."""
 
     model: dict[str, Any]
     rows: int
@@ -89,7 +89,7 @@ def condition(holds: bool, text: str) -> None:
 
 
 def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
-    """Random weights in a shape of Qwen2, with a tokenizer."""
+    """Save random weights in a shape of Qwen2, with a tokenizer."""
     torch.manual_seed(0)
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.device(DEVICE):
@@ -102,7 +102,7 @@ def save_qwen(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
-    """Rollouts whose responses were sampled from the model: the tokens of a policy are likely ones."""
+    """Sample responses of rollouts from the model: the tokens of a policy are likely ones."""
     rollouts = Rollouts(sizes.rows, sizes.prompt, sizes.response, sizes.model["vocab_size"])
     dtype = torch.bfloat16 if CUDA else torch.float32
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(DEVICE).eval()
@@ -116,7 +116,7 @@ def sample_rollouts(path: Path, sizes: Sizes) -> Rollouts:
 
 
 def plain_scores(path: Path, rollouts: Rollouts) -> torch.Tensor:
-    """Log-probabilities of all response tokens by transformers in float32, one response at a time."""
+    """Return log-probabilities of all response tokens by transformers in float32, one response at a time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
     found = []
     with torch.inference_mode():
@@ -133,7 +133,7 @@ def free() -> None:
 
 
 def memory() -> tuple[float, float]:
-    """MiB that torch has allocated on the device, and pinned on the host."""
+    """Return the MiB that torch has allocated on the device, and pinned on the host."""
     if not CUDA:
         return 0.0, 0.0
     torch.cuda.synchronize()
@@ -142,7 +142,7 @@ def memory() -> tuple[float, float]:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Result, seconds, and the peak of the allocated memory in MiB."""
+    """Return the result, the seconds, and the peak of the allocated memory in MiB."""
     if CUDA:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -156,7 +156,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 @contextmanager
 def built(path: Path, **options: Any) -> Iterator[Any]:
-    """A worker, and nothing of it left afterwards."""
+    """Yield a worker, and leave nothing of it afterwards."""
     worker = build_worker(path, remove_padding=True, **options)
     try:
         yield worker
@@ -169,7 +169,7 @@ def built(path: Path, **options: Any) -> Iterator[Any]:
 
 
 def packed(tokens: int) -> dict[str, Any]:
-    """Options of a packed pass of at most ``tokens`` tokens."""
+    """Return options of a packed pass of at most ``tokens`` tokens."""
     return {"use_dynamic_bsz": True, "max_token_len_per_gpu": tokens, "use_remove_padding": True}
 
 
@@ -182,7 +182,7 @@ def values(log_probs: torch.Tensor) -> torch.Tensor:
 
 
 def plan_engine(path: Path, tokens: int, lora: bool = False, offload: bool = False) -> Engine:
-    """The worker's engine as the plan sees it."""
+    """Return the worker's engine as the plan sees it."""
     shape = read_shape("prm.model.path", str(path))
     adapter = adapter_weights(str(path), LORA_RANK, "all-linear") if lora else 0
     offloads = {"param_offload": offload, "optimizer_offload": offload}
@@ -216,7 +216,7 @@ def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 def measure_engine(
     prm: Any, rollouts: Rollouts, expected: torch.Tensor, sizes: Sizes, saved: Path, label: str
 ) -> dict[str, float]:
-    """Scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
+    """Measure scores, updates, and a checkpoint of one worker; memory as it is afterwards."""
     options = packed(sizes.budgets[0])
     row: dict[str, float] = {}
     scores, row["score_seconds"], row["score_peak"] = timed(lambda: score(prm, rollouts, **options))
@@ -247,7 +247,7 @@ def measure_engine(
 
 
 def measure_noise(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Differences between passes with the same weights: per token, and summed over a response."""
+    """Measure differences between passes with the same weights: per token, and summed over a response."""
     path = save_qwen(folder / "noise", sizes.model)
     rollouts = sample_rollouts(path, sizes)
     expected = plain_scores(path, rollouts)
@@ -307,7 +307,7 @@ def measure_budget(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def table(parts: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What was measured, beside what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
+    """Return what was measured and what ``python -m prime_ext.doctor --plan`` expects: memory in MiB, seconds."""
     rows = []
     for label, row in parts.get("engines", {}).get("found", {}).items():
         rows.append((f"{label}: peak of an update", f"{row['update_peak']:.0f}", f"{row['planned_peak']:.0f}"))
@@ -353,7 +353,7 @@ def main() -> None:
             try:
                 MEASUREMENTS[name](sizes, Path(folder), found)
             except Exception as error:
-                # The others are still worth having.
+                # The other measurements are still worth having.
                 traceback.print_exc()
                 condition(False, f"{name} ran to its end ({type(error).__name__}: {error})")
         free()

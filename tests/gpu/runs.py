@@ -56,7 +56,7 @@ def kill_when(there: Path, run: subprocess.Popen[bytes]) -> None:
 
 
 def steps_of(folder: Path) -> dict[str, Any]:
-    """The last step, and what one took."""
+    """Return the last step, the median time of a step, and the peak of memory."""
     metrics = read_metrics(folder / "metrics.jsonl")
     seconds = sorted(values["timing_s/step"] for values in metrics.values() if "timing_s/step" in values)
     memory = [values.get("perf/max_memory_allocated_gb", 0.0) for values in metrics.values()]
@@ -68,7 +68,7 @@ def steps_of(folder: Path) -> dict[str, Any]:
 
 
 def command_of(arguments: argparse.Namespace, folder: Path, rollout: str) -> tuple[list[str], dict[str, str]]:
-    """Return the words behind ``bash`` of a run that ``rollout`` generates for, and its knobs."""
+    """Return the words after ``bash`` of a run that ``rollout`` generates for, and its knobs."""
     command = ["recipes/prime_gsm8k.sh", arguments.model or "tiny"]
     knobs = {"N_GPUS": "1", "OUTPUT_DIR": str(folder)}
     if arguments.model:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Anything:
-    """Answers every use as a decorator, a function or a namespace."""
+    """An object that can be used as a decorator, a function or a namespace."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # A bare decorator gives back what it decorates.

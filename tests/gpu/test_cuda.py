@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to hold on a CUDA device and can be said in a test; tests/gpu/measure.py has the engines."""
+"""Conditions on a CUDA device that a test can state; tests/gpu/measure.py has the engines."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def plain_log_probs(hidden_NH, weight_VH, target_N):
-    """The definition, with the logits of all tokens at once."""
+    """Compute log-probabilities by the definition, with the logits of all tokens at once."""
     return (hidden_NH @ weight_VH.T).log_softmax(-1).gather(1, target_N[:, None])[:, 0]
 
 

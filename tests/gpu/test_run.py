@@ -64,7 +64,7 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
 
 
 def test_the_engines_that_are_measured_are_configured_as_those_of_runs(tmp_path):
-    """But for sizes of passes, and for what the measurements choose."""
+    """Exceptions are the sizes of passes, and what the measurements choose."""
     import engines
 
     path = engines.save_llama(tmp_path, vocabulary=8, width=8, layers=1)

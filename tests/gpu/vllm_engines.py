@@ -36,7 +36,7 @@ from vllm.usage.usage_lib import UsageContext  # noqa: E402
 
 
 class Server(vLLMHttpServer):
-    """verl's, up to where the engine would start."""
+    """verl's server, up to where the engine would start."""
 
     def __init__(self, section: Any):
         self.config = omega_conf_to_dataclass(section.rollout)

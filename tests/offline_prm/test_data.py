@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled responses: formats, groups, and one line about rows and settings that cannot work."""
+"""Labeled responses: formats, groups, and one line about rows and settings that cannot work."""
 
 from dataclasses import replace
 from pathlib import Path

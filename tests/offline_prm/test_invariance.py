@@ -57,7 +57,7 @@ def test_the_first_loss_is_that_of_an_untrained_prm_and_falls_when_responses_com
 
 
 def test_two_steps_of_cross_entropy_equal_a_plain_loop(results, inputs):
-    """The first two optimiser steps of ``ce``, one response at a time."""
+    """The first two optimizer steps of ``ce``, one response at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from prime_ext.utils.text_tokens import TextEncoder

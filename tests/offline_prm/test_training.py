@@ -19,7 +19,7 @@ LAST = 52
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """52 steps of cross-entropy with checkpoints at 20, 40 and 52."""
+    """Run 52 steps of cross-entropy with checkpoints at 20, 40 and 52."""
     folder = tmp_path_factory.mktemp("run")
     save_tiny_model(folder / "model")
     data = write_jsonl(folder / "d.jsonl", response_rows(60))
@@ -42,7 +42,7 @@ def test_it_learns_to_order_held_out_responses(run):
     assert found[0]["val/cross_entropy"] == pytest.approx(0.6931, abs=1e-3)
     assert found[LAST]["val/pair_accuracy"] > 0.9 and found[LAST]["val/accuracy"] > 0.8
     assert found[LAST]["val/cross_entropy"] < 0.5
-    # A cosine to a tenth.
+    # The schedule is a cosine to a tenth.
     assert found[LAST]["train/lr"] == pytest.approx(1e-3, rel=0.02)
     assert "8 with 32 held out" in result.stdout and f"{LAST}/{LAST}" in result.stderr
 

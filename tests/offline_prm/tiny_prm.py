@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny byte-level Llama, and labelled responses that can be told apart: correct ones have even digits only."""
+"""A tiny byte-level Llama, and labeled responses that can be told apart: correct ones have even digits only."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def digits(rng, correct, n=4):
 
 
 def response_rows(n_prompts, seed=0, responses=4):
-    """Prompts with correct and wrong responses, at least one of each."""
+    """Return prompts with correct and wrong responses, at least one of each."""
     rng = random.Random(seed)
     rows = []
     for number in range(n_prompts):
@@ -38,7 +38,7 @@ def response_rows(n_prompts, seed=0, responses=4):
 
 
 def step_rows(n, seed=0):
-    """Responses of three steps in the format of ProcessBench; the label is the first step with an odd digit."""
+    """Return responses of three steps in the format of ProcessBench; the label is the first step with an odd digit."""
     rng = random.Random(seed)
     rows = []
     for number in range(n):
@@ -49,7 +49,7 @@ def step_rows(n, seed=0):
 
 
 def labeled_steps(rows):
-    """The same for training: a label for each step."""
+    """Yield the same for training: a label for each step."""
     for row in rows:
         labels = [int(step != row["label"]) for step in range(len(row["steps"]))]
         yield {"prompt": row["problem"], "completions": row["steps"], "labels": labels}
@@ -61,7 +61,7 @@ def write_jsonl(path, rows):
 
 
 def overrides(model, data, output, **more):
-    """Overrides of a small run."""
+    """Return overrides of a small run."""
     values = {
         "model.path": model,
         "data.train_files": data,
@@ -93,7 +93,7 @@ def final_weights(output):
 
 
 def write_example(folder):
-    """Model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
+    """Write model and data of docs/reference/offline_prm.md: ``python tests/offline_prm/tiny_prm.py FOLDER``."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tiny_model(folder / "model", max_positions=4096)
     write_jsonl(folder / "responses.jsonl", response_rows(60))

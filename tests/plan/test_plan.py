@@ -38,7 +38,7 @@ def llama_config(tie):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders with a config.json and nothing else."""
+    """Return folders with a config.json and nothing else."""
     folders = {}
     for name, tie in (("tied", True), ("untied", False)):
         folders[name] = tmp_path_factory.mktemp(name)
@@ -121,7 +121,7 @@ def test_weights_gradients_and_states_are_held_sharded_and_offloaded(planned, mo
     plan, offloaded = planned(), planned(OFFLOADED)
     prm, eight, moved = part(plan, "PRM"), part(planned({"trainer.n_gpus_per_node": 8}), "PRM"), part(offloaded, "PRM")
     assert (prm.weights, prm.gradients, prm.optimizer) == (4 * weights, 4 * weights, 8 * weights)
-    # Gradients live from the backward pass to the optimiser's step.
+    # Gradients live from the backward pass to the optimizer's step.
     assert prm.idle == 12 * weights
     # What is held is shared, what is gathered is not.
     assert (eight.weights, eight.optimizer, eight.gathered) == (prm.weights / 8, prm.optimizer / 8, prm.gathered)

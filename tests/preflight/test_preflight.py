@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot work is refused before Ray or a model starts, in one line that names the key; what can, is not."""
+"""A run that cannot work is refused before Ray or a model starts, in one line that names the key; others are not."""
 
 import dataclasses
 import json
@@ -73,7 +73,7 @@ def write_model(folder, n_embeddings=8, tokens=("a", "b", "c"), **config):
 
 
 def bare(folder):
-    """A model without a tokenizer."""
+    """Write a model without a tokenizer."""
     write_model(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -91,7 +91,7 @@ def write_parquet(path, n_rows=32, **columns):
 
 
 def write_step_rm(folder):
-    """The part of a step reward model that is read before anything starts."""
+    """Write the part of a step reward model that is read before anything starts."""
     folder.mkdir(parents=True)
     config = {"model_type": "bert", "id2label": ID2LABEL}
     (folder / "config.json").write_text(json.dumps(config))
@@ -101,7 +101,7 @@ def write_step_rm(folder):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A model and data that are in order."""
+    """Write a model and data that are in order."""
     root = tmp_path_factory.mktemp("files")
     model, data = write_model(root / "policy"), write_parquet(root / "data.parquet")
     return {"policy": model, "data": data, "step_rm": write_step_rm(root / "step_rm")}
@@ -120,7 +120,7 @@ def defaults(composed):
 
 @pytest.fixture
 def problems_of(composed, defaults, files, monkeypatch):
-    """What is said of a configuration that is in order but for the given changes."""
+    """Check a configuration that is in order but for the given changes, and return what is said of it."""
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(preflight_files, "has_flash_attention", lambda: True)
 
@@ -533,7 +533,7 @@ finally:
 
 @pytest.mark.slow
 def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_starts(tmp_path):
-    """And is on the CPU itself: composing imports verl, which settles on a platform."""
+    """The command itself runs on the CPU: composing imports verl, which settles on a platform."""
     command = [sys.executable, "-c", MAIN, "--config-name=prime_trainer_cpu", "prime.filter.lower=0.9"]
     command += ["data.train_files=/nowhere/a.parquet", "actor_rollout_ref.model.path=/nowhere/m"]
     environment = {key: value for key, value in os.environ.items() if key != "VERL_PLATFORM"}

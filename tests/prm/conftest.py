@@ -18,13 +18,13 @@ def config():
 
 @pytest.fixture
 def prm_settings(config):
-    """Makes the default settings of the PRM with some changes."""
+    """Return a function that makes the default settings of the PRM with some changes."""
     return lambda **changes: PRMSettings.from_mapping({**OmegaConf.to_container(config.prm, resolve=True), **changes})
 
 
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
-    """The model that the ranks of an engine test share."""
+    """Return the model that the ranks of an engine test share."""
     path = tmp_path_factory.mktemp("model")
     write_model(path)
     return path
@@ -32,7 +32,7 @@ def model_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(request, model_path, tmp_path_factory):
-    """What the module's PROGRAM found, and its folder, by number of ranks."""
+    """Return the findings of the module's PROGRAM, and its folder, by number of ranks."""
     folders = {n: tmp_path_factory.mktemp(f"ranks{n}") for n in (1, 2)}
     results = run_ranks(request.module.PROGRAM, [model_path], folders)
     return {n: (results[n], folder) for n, folder in folders.items()}

@@ -12,7 +12,7 @@ BETA = 0.5
 
 
 def write_model(path):
-    """A small Llama with a vocabulary of 40 tokens."""
+    """Write a small Llama with a vocabulary of 40 tokens."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=40,
@@ -42,17 +42,15 @@ def response_log_probs(model, rollout):
 
 
 def mini_batches(rollouts):
-    """Valid rows in the order of their prompts, cut into two equal halves."""
+    """Return valid rows in the order of their prompts, cut into two equal halves."""
     valid = [rollout for rollout in rollouts if not rollout["padding"]]
     return [valid[: len(valid) // 2], valid[len(valid) // 2 :]]
 
 
 def two_updates(model_path, rollouts, bias=None, epochs=1, batches=None, trainable_layers=None):
-    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates.
-
-    With a starting value ``bias`` it is trained beside the model, by AdamW with a learning rate of 0.05. ``batches``
-    are other mini-batches than those halves. With ``trainable_layers`` only the last layers are trained.
-    """
+    """Two updates of two mini-batches each, one rollout at a time; the schedule is a cosine over 10 updates. A starting
+    value ``bias`` is trained with the model, by AdamW with a learning rate of 0.05. ``batches`` are other mini-batches
+    than those halves. With ``trainable_layers`` only the last layers are trained."""
     trained = torch.tensor(bias or 0.0, dtype=torch.float64, requires_grad=True)
     bias_optimizer = torch.optim.AdamW([trained], lr=0.05, betas=(0.9, 0.99), eps=1e-4, weight_decay=0.0)
     reference = LlamaForCausalLM.from_pretrained(model_path).requires_grad_(False)

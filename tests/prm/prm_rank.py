@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue.
-
-For tests that start themselves on one and on two ranks and look at what their ``main`` found there. They import this
-before verl, so that a rank has CPU mode and fused kernels of each model on its own.
-"""
+"""The PRM's worker on verl's engines over gloo, without Ray and TransferQueue. For tests that start themselves on one
+and on two ranks and look at what their ``main`` found there. They import this before verl, so that a rank has CPU
+mode and fused kernels of each model on its own."""
 
 import prime_ext.plugin  # noqa: F401  isort: skip
 
@@ -49,7 +47,7 @@ OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": Tru
 
 
 def build_rollouts():
-    """Seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
+    """Build seven prompts with two rollouts each, and two rows of padding with an empty mask, as verl makes them."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(low, high):
@@ -122,7 +120,7 @@ class Prm:
         self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
 
     def batch(self, rollouts, order, fields, **options):
-        """This rank's share of the rows, in the order of the plan."""
+        """Return this rank's share of the rows, in the order of the plan."""
         share = len(order) // dist.get_world_size()
         rows = order[share * dist.get_rank() : share * (dist.get_rank() + 1)]
         picked = [rollouts[row] for row in rows]
@@ -142,7 +140,7 @@ class Prm:
         return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options}), rows
 
     def score(self, rollouts, as_update=False, **options):
-        """Response log-probabilities of every row, over all ranks, in row order."""
+        """Return response log-probabilities of every row, over all ranks, in row order."""
         order = self.plan(rollouts).order if as_update else list(range(len(rollouts)))
         options |= {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         if as_update:
@@ -172,7 +170,7 @@ class Prm:
         return self.batch(rollouts, plan.order, fields, **self.update_options(mini_batch_rows))
 
     def update_options(self, mini_batch_rows=None):
-        """What the trainer would send with an update."""
+        """Return what the trainer would send with an update."""
         return update_options(mini_batch_rows or self.mini_batch_rows, self.epochs, 1.0)
 
     def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
@@ -186,7 +184,7 @@ class Prm:
         return metrics_of(self.worker.update_metrics()), scores
 
     def two_updates(self, rollouts, reference):
-        """What plain_prm.two_updates returns."""
+        """Return what plain_prm.two_updates returns."""
         updates = [self.update(rollouts, reference) for _ in range(2)]
         return {"updates": updates, "scores": self.score(rollouts), "weights": self.weights()}
 
@@ -196,7 +194,7 @@ class Prm:
 
 
 def saved_and_restored(prm, folder, *arguments, step=1, **options):
-    """What was saved, in a fresh :class:`Prm` of these arguments."""
+    """Return what was saved, in a fresh :class:`Prm` of these arguments."""
     prm.worker.save_checkpoint(str(folder), global_step=step)
     dist.barrier()
     fresh = Prm(*arguments, **options)

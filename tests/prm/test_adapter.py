@@ -30,7 +30,7 @@ PROGRAM = Path(__file__)
 
 
 def optimizer_size(prm):
-    """Numbers in the optimiser's state over all ranks, less its step counters."""
+    """Count numbers in the optimizer's state over all ranks, less its step counters."""
     states = prm.worker.engine.optimizer.state.values()
     local = [getattr(value, "_local_tensor", value) for state in states for value in state.values()]
     sizes = [None] * dist.get_world_size()
@@ -44,7 +44,7 @@ def main(model_path, work_dir):
     plain = base.Prm(model_path)
     results["plain scores"] = plain.score(rollouts)
 
-    # LoRA: adapter off is the reference, whatever the adapter has learnt.
+    # LoRA: adapter off is the reference, whatever the adapter has learned.
     adapted = base.Prm(model_path, base.LORA)
     results["initial"] = adapted.score(rollouts)
     reference = adapted.score(rollouts, no_lora_adapter=True)

@@ -36,7 +36,7 @@ def test_mini_batches_are_counted_in_prompts(tmp_path):
 
 
 def built(tmp_path, name, overrides):
-    """The PRM of a configuration."""
+    """Build the PRM of a configuration."""
     save_llama(tmp_path)
     own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
     own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
@@ -47,7 +47,7 @@ def built(tmp_path, name, overrides):
 
 
 def worker_configs(tmp_path, name, overrides):
-    """What the workers of the PRM and of its reference are built from."""
+    """Return what the workers of the PRM and of its reference are built from."""
     prm = built(tmp_path, name, overrides)
     return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
 
@@ -95,7 +95,7 @@ def test_what_cannot_work_is_said_in_one_line(prm_settings, changes, message):
 
 @st.composite
 def planned_rows(draw):
-    """Rows of complete and incomplete groups, padded to whole mini-batches for 4 ranks."""
+    """Return rows of complete and incomplete groups, padded to whole mini-batches for 4 ranks."""
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     mini_batch_size = draw(st.sampled_from([4, 8, 12]))
     keys = []
@@ -111,7 +111,7 @@ def planned_rows(draw):
 
 
 def mini_batches(plan, keys, mini_batch_size, n_ranks):
-    """The keys of each mini-batch, from what every rank is handed; and how many tokens of it each rank gets."""
+    """Return the keys of each mini-batch, from what each rank is handed, and how many tokens of it each rank gets."""
     n_rows = len(keys)
     share, step = n_rows // n_ranks, mini_batch_size // n_ranks
     result = []
@@ -169,7 +169,7 @@ def test_sizes_that_do_not_divide_are_refused(rows, size, ranks):
 
 
 def rollout(number):
-    """Its tokens, lengths and label follow from its number."""
+    """Make a rollout whose tokens, lengths and label follow from its number."""
     prompt = torch.arange(2 + number % 3) + 100 * number
     response = torch.arange(1 + number % 4) + 1000 * number
     mask = torch.ones(len(response), dtype=torch.long)
@@ -198,7 +198,7 @@ def replay(folder, batches=3):
 
 
 def filled(folder, updates, **options):
-    """Four rollouts per update."""
+    """Return a replay with four rollouts per update."""
     found = replay(folder, **options)
     for update in range(updates):
         found.add(batch_of(range(4 * update, 4 * update + 4)))

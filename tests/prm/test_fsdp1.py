@@ -50,12 +50,12 @@ DYNAMIC = {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40, "prm.in
 
 
 def gathered_bytes(prm):
-    """What the root of the model holds in addition to its shards."""
+    """Return the bytes that the root of the model holds in addition to its shards."""
     return prm.worker.engine.module._handle.flat_param._full_param_padded.untyped_storage().nbytes()
 
 
 def train_critic(model_path, rollouts, strategy):
-    """Values of a new critic before and after an update, as verl builds and trains one, and what it logs."""
+    """Return values of a new critic before and after an update, as verl builds and trains it, and what it logs."""
     config = base.base_config().copy()
     config.actor_rollout_ref.model.path = str(model_path)
     config.critic.strategy = strategy

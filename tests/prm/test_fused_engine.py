@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities without logits on verl's FSDP2 engine, on one and on two gloo ranks.
-
-Models with and without fused kernels, and with different backends, live side by side in one process, as the policy, the
-PRM and its reference do.
-"""
+"""Log-probabilities without logits on verl's FSDP2 engine, on one and on two gloo ranks. Models with and without fused
+kernels, and with different backends, share one process, as the policy, the PRM and its reference do."""
 
 import prm_rank as base  # isort: skip
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside a micro-batch the host does not wait for the device, and tokens of tools have no part in a loss.
-
-The device is torch's ``meta``: its tensors have no values, so that reading one of them is an error.
-"""
+"""Inside a micro-batch the host does not wait for the device, and tokens of tools have no part in a loss. The device is
+torch's ``meta``: its tensors have no values, so that reading one of them is an error."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +25,7 @@ def jagged(lengths, dtype=torch.float32):
 
 
 def micro_batch(device, seed=0):
-    """A micro-batch as verl moves it to the device, and what the engine computed for it there."""
+    """Return a micro-batch as verl moves it to the device, and what the engine computed for it there."""
     whole = [sum(pair) for pair in zip(PROMPTS, RESPONSES, strict=True)]
     data = tu.get_tensordict(
         {
@@ -71,7 +69,7 @@ def test_responses_are_those_that_verl_cuts_out():
 
 
 def pull(mode, value, data):
-    """The policy's loss with nothing in it but the pull towards the PRM."""
+    """Return the policy's loss with nothing in it but the pull toward the PRM."""
     config = SimpleNamespace(loss_agg_mode=mode, global_batch_info={})
     nothing = partial(lambda config, model_output, data, dp_group: (torch.zeros(()), {}), config=config)
     return TargetedPolicyLoss(nothing)(model_output={"kl_prm": value}, data=data)[0]

@@ -57,7 +57,7 @@ def rollouts():
 
 
 def as_batch(found):
-    """The same rollouts as examples/minimal_prime.py has them."""
+    """Return the same rollouts as examples/minimal_prime.py has them."""
     width, limit = (max(len(r[name]) for r in found) for name in ("prompt", "response"))
     prompt_BP, response_BT = torch.full((len(found), width), PAD), torch.full((len(found), limit), PAD)
     mask_BT = torch.zeros(response_BT.shape, dtype=torch.bool)
@@ -109,7 +109,7 @@ def padded(rows):
 
 
 def on_verl(method, keys, model_path, found, batch):
-    """As the trainer does it: PRM, gate, advantages, update of the policy."""
+    """Run a step as the trainer does: PRM, gate, advantages, update of the policy."""
     settings, mask_BT = prime_settings(**keys), batch.mask_BT.float()
     reward_BT = torch.zeros_like(mask_BT)
     reward_BT[torch.arange(len(found)), mask_BT.sum(-1).long() - 1] = batch.outcome_B

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss with a pull towards other models, on verl's engines, against a plain loop over transformers."""
+"""verl's policy loss with a pull toward other models, on verl's engines, against a plain loop over transformers."""
 
 import prm_rank as base  # isort: skip
 
@@ -45,7 +45,7 @@ VARIANTS = {
 
 
 def policy(model_path, overrides, mini_batch_size=4):
-    """A worker that is trained as verl trains the policy, with the targets in its loss."""
+    """Build a worker that is trained as verl trains the policy, with the targets in its loss."""
     found = base.Prm(model_path, overrides, mini_batch_size=mini_batch_size)
     config = omega_conf_to_dataclass(base.base_config().actor_rollout_ref.actor)
     found.worker.set_loss_fn(partial(ppo_loss, config=config))
@@ -83,7 +83,7 @@ def main(policy_path, prm_path, average_path, work_dir):
             "weights": trained.weights(),
         }
 
-    # The average moves towards the trained policy, and is saved and restored.
+    # The average moves toward the trained policy, and is saved and restored.
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
@@ -97,7 +97,7 @@ def main(policy_path, prm_path, average_path, work_dir):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    """Policy, PRM and average: three models of one vocabulary."""
+    """Return policy, PRM and average: three models of one vocabulary."""
     found = []
     for number, name in enumerate(("policy", "prm", "average")):
         path = tmp_path_factory.mktemp(name)
@@ -122,13 +122,13 @@ def results(request, by_ranks):
 
 
 def distributions(model, rollout):
-    """Log-probabilities ``(T, V)`` at every token of the response."""
+    """Return log-probabilities ``(T, V)`` at every token of the response."""
     ids = torch.cat((rollout["prompt"], rollout["response"]))
     return model(ids[None]).logits[0, len(rollout["prompt"]) - 1 : -1].log_softmax(-1)
 
 
 def two_updates(paths, results, coefficients):
-    """PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
+    """Return PPO's loss and the divergences, one rollout at a time, averaged over the tokens of a mini-batch."""
     policy, *others = [LlamaForCausalLM.from_pretrained(path) for path in paths]
     targets = dict(zip(("prm", "average"), others, strict=True))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0, eps=1e-3)

@@ -41,7 +41,7 @@ SIZES = {"train": 60, "val": 20, "test": 40, "sft": 300}
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    """A finished run with hardly trained models."""
+    """Make a finished run with hardly trained models."""
     folder = tmp_path_factory.mktemp("run")
     write_data(folder / "data", **{f"{split}_size": size for split, size in SIZES.items()})
     train(folder / "data" / "sft.parquet", folder / "sft", steps=2)
@@ -160,7 +160,7 @@ def test_rewards_are_beta_times_the_log_ratio_and_steps_are_found_among_the_toke
 
 
 def scored_response(*rewards, text="x"):
-    """A wrong response whose first step is right and the second wrong."""
+    """Return a wrong response whose first step is right and the second wrong."""
     pieces = [Piece(text, reward, right, not right) for reward, right in zip(rewards, (True, False), strict=True)]
     return ScoredResponse(HeldOutProblem(text, text), text, False, pieces)
 

@@ -71,7 +71,7 @@ def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_l
     own = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != IGNORED_LABEL]
     assert TOKENIZER.decode(own) == f"{calls[0]}{calls[1]}{end}"
     assert len(TOKENIZER(CALL_OPEN)["input_ids"]) == len(TOKENIZER(CALL_CLOSE)["input_ids"]) == 1
-    # What a tool may say beside numbers is characters, or one mark.
+    # Besides numbers, a tool may say characters, or one mark.
     assert TOKENIZER.decode(TOKENIZER("Error: 'é' \ufffd")["input_ids"]) == "Error: '<unk>' <unk>"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SLURM launcher: what it starts, in which order, and what it leaves behind when something fails."""
+"""The SLURM launcher: what it starts, in which order, and what remains when something fails."""
 
 import os
 import signal
@@ -101,7 +101,7 @@ def test_a_recipe_that_fails_or_nodes_that_do_not_come_end_the_job_and_all_of_ra
     [
         (signal.SIGUSR1, {}, 138, ["scontrol requeue 41"]),
         (signal.SIGUSR1, {"REQUEUE": "0"}, 138, []),
-        # Preempted jobs are queued again by SLURM, cancelled ones by nobody.
+        # Preempted jobs are queued again by SLURM, canceled ones by nobody.
         (signal.SIGTERM, {}, 143, []),
     ],
 )

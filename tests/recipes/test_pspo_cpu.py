@@ -55,7 +55,7 @@ U, S, W = USEFUL, SUPERFLUOUS, WRONG
         # A wrong result, value, operation, second operation, restatement; no step; unfinished; the answer too early.
         *((text, [W]) for text in ("8+2=1;", "7+2=9;", "8+1=9;", "8+2+1=1;", "8=9;", "9=9;", "nonsense;", "8+2=0")),
         *((text, [W]) for text in (r"8+2=0;\boxed{0}", "8 +2=0;")),
-        # A step behind a wrong one is judged by itself, and none comes after the last operation.
+        # A step after a wrong one is judged by itself, and none comes after the last operation.
         (r"8+2=1;1-1=0;0+2=2;\boxed{2}", [W, U, U]),
         ("8+2=1;1=1;0=0;", [W, S, W]),
         ("8+2-1+2=1;1+2=3;", [U, W]),

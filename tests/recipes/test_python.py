@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which interpreter recipes run with, what they say without one, and their help."""
+"""The interpreter that recipes run with, what they say without one, and their help."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SCRIPT = f'set -euo pipefail; source "{RECIPES}/python.sh"; echo "$PYTHON"'
 
 @pytest.fixture
 def find(tmp_path):
-    """The choice of a recipe where only the interpreters in some folders have verl; python3 has not."""
+    """Return a function for the choice of a recipe where only the interpreters in some folders have verl."""
 
     def find(*folders, script=SCRIPT, **environment):
         for folder in ("system", ".venv", "active"):
@@ -64,7 +64,7 @@ def test_an_environment_of_others_is_never_changed(tmp_path, linked, python, sta
     (made / "bin" / "python").write_text(python)
     (made / "bin" / "python").chmod(0o755)
     if linked:
-        # That of another checkout, of which the script there is done.
+        # The environment of another checkout, where its script has finished.
         (made / "prime_ext_environment").write_text("1 2\n")
         venv.symlink_to(made)
     (tmp_path / "recipes").mkdir()
@@ -104,7 +104,7 @@ def test_help_says_how_to_use_it_and_needs_no_python(script):
     command = ["bash", str(RECIPES / script), "-h"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and f"bash recipes/{script}" in done.stdout
-    # Neither the licence nor the code below.
+    # Neither the license nor the code below.
     assert "Apache" not in done.stdout and "set -euo" not in done.stdout
 
 

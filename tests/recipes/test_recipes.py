@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recipes start is what the papers say and passes the checks; DRY_RUN=1 plans it; mistakes are one line."""
+"""Recipes start what the papers say, and it passes the checks; DRY_RUN=1 plans it; mistakes are one line."""
 
 import json
 import os
@@ -48,7 +48,7 @@ GPU_RUNS = {**PLANNED, "prime_gsm8k.sh": ["org/model"], "multi_node/run_eurus2-7
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """A model, the same without a chat template, a step reward model and rows, all tiny."""
+    """Make a model, the same without a chat template, a step reward model and rows, all tiny."""
     folder = tmp_path_factory.mktemp("inputs")
     write_model(folder / "model")
     prepare("pspo", folder)
@@ -65,7 +65,7 @@ def step_rm(inputs):
 
 @pytest.fixture
 def data(tmp_path):
-    """A file that is there; so are GSM8K's rows, which would be made first."""
+    """Return a file that is there; so are GSM8K's rows, which would be made first."""
     (tmp_path / "out" / "data").mkdir(parents=True)
     for name in ("data.parquet", "out/data/train.parquet", "out/data/test.parquet"):
         (tmp_path / name).touch()
@@ -73,7 +73,7 @@ def data(tmp_path):
 
 
 def composed(call):
-    """The configuration of a training run, after the checks found nothing."""
+    """Return the configuration of a training run, after the checks found nothing."""
     # torchrun's own options come before the module that it runs.
     module = [word for before, word in pairwise(call) if before == "-m"][-1]
     overrides, name = overrides_of(call, module)
@@ -89,7 +89,7 @@ def composed(call):
 
 
 def planned(capsys, folder, script, *words, **knobs):
-    """Exit status and plan of a dry run, made in this process, which has loaded everything."""
+    """Return exit status and plan of a dry run, made in this process, which has loaded everything."""
     (call,) = calls_of(folder, script, *words, DRY_RUN="1", **knobs)
     assert call[:3] == ["-m", "prime_ext.doctor", "--plan"]
     return doctor.main([*call[2:], "--json"]), json.loads(capsys.readouterr().out)

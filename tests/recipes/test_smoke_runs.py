@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves behind.
-
-Here are the kinds of training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one of PRIME's.
-"""
+"""SHRINK=1: the scripts for GPUs themselves, two steps on the CPU, and what a run leaves. Here are the kinds of
+training; test_recipes.py composes every script, tests/e2e/test_two_nodes.py runs one of PRIME's."""
 
 import math
 
@@ -24,7 +22,7 @@ def test_an_offline_prm_starts_at_its_reference(tmp_path):
     assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in ("train/loss", "train/grad_norm"))
     assert any(name.startswith("val") for name in metrics[2])
     assert 2 in complete_steps(folder / "checkpoints")
-    # Where it is at log 2 with every loss.
+    # The loss is log 2 there, whatever its kind.
     assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
     assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == "step_ce"
     with safe_open(folder / "hf" / "model.safetensors", "pt") as weights:

@@ -79,7 +79,7 @@ STUDY = {
 
 @pytest.fixture
 def tiny_task(monkeypatch):
-    """Runs without training: a run with the rate 1e-3 is better, and its curve names its seed."""
+    """Replace runs by ones without training: the rate 1e-3 is better, and the curve names its seed."""
 
     def run(study, name, words, seed, output):
         last = 0.5 + 0.1 * ("actor.lr=1e-3" in words) + 0.01 * seed

@@ -42,7 +42,7 @@ class Calculator:
 
 
 class Constant:
-    """A scorer that likes every step the same."""
+    """A scorer that gives every step the same score."""
 
     def __init__(self, p):
         self.p = p
@@ -61,7 +61,7 @@ _BASE = {}
 
 
 def configuration(*overrides, **values):
-    """The configuration with overrides, and values of the section ``pspo``; its scorer needs no model."""
+    """Return the configuration with overrides, and values of the section ``pspo``; its scorer needs no model."""
     if overrides not in _BASE:
         scorer = ["step_scorer.model_path=m"]
         _BASE[overrides] = composed(*scorer, *overrides)
@@ -81,7 +81,7 @@ def manager(config=None, scorer=None, compute_score=no_verifier):
 
 
 def row(text, end=True, padding=3, **columns):
-    """A response as the reward loop gets it; the columns are those of the data set."""
+    """Return a response as the reward loop gets it; the columns are those of the data set."""
     ids = [*TOKENIZER(text)["input_ids"], *([TOKENIZER.eos_token_id] if end else [])]
     prompt = [5, 6]
     batch = {
@@ -98,7 +98,7 @@ def row(text, end=True, padding=3, **columns):
 
 
 def reward(text, pspo=None, **columns):
-    """Reward and extra info of one response."""
+    """Return reward and extra info of one response."""
     pspo = pspo or manager()
     result = pspo.loop.run_until_complete(pspo.run_single(row(text, **columns)))
     return result["reward_score"], result["reward_extra_info"]

@@ -48,7 +48,7 @@ def priced(scores, **values):
 
 
 def through_the_implicit_pipeline(scores, settings):
-    """Token rewards whose sums over steps are the logits of the scores, two tokens to a step."""
+    """Return token rewards whose sums over steps are the logits of the scores, two tokens to a step."""
     logits = [math.log(score / (1 - score)) for score in scores]
     reward_BT = torch.tensor([[x for logit in logits for x in (logit, 0.0)]], dtype=torch.float64)
     boundary_BT = torch.tensor([[False, True] * len(scores)])

@@ -42,7 +42,7 @@ def steps(n):
 
 
 def weibull(n):
-    """The paper's R_s with its own constant."""
+    """Return the paper's R_s with its own constant."""
     return 10.735 * 1.5 / 8 * (n / 8) ** 0.5 * math.exp(-((n / 8) ** 1.5))
 
 
@@ -98,12 +98,12 @@ GOLD = {"reward_model": {"ground_truth": "7"}}
 
 
 def answers(solution_str, ground_truth, data_source, extra_info):
-    """A user's reward function: the answer is the last word."""
+    """Judge as a user's reward function: the answer is the last word."""
     return float(solution_str.split()[-1:] == [ground_truth])
 
 
 def test_gold_answers_are_a_metric_and_no_reward():
-    """The paper uses none."""
+    """The paper uses no gold answers."""
     amount, info = reward(GOOD, manager(compute_score=answers), **GOLD)
     assert info["acc"] == 1.0 and amount == info["score"] == reward(GOOD)[0] > 0
     assert "acc" not in reward(GOOD, manager(configuration(judge=False)), **GOLD)[1]
@@ -119,7 +119,7 @@ def test_a_verifier_that_breaks_does_not_spoil_the_reward():
     amount, info = reward(GOOD, manager(compute_score=breaks), **GOLD)
     assert amount == info["score"] > 0 and info["reward_failure"] == 0.0
     assert (info["grader_failure"], info["verdict"], info["acc"]) == (1.0, "error", 0.0)
-    # What was not judged is no wrong answer in the metrics.
+    # A response that was not judged does not count as a wrong answer in the metrics.
     assert "pspo/acc" not in pspo_metrics([info])
 
 
@@ -155,7 +155,7 @@ def test_a_pattern_that_takes_too_long_makes_one_step(monkeypatch):
 
 
 def test_every_response_has_the_same_keys():
-    """verl stacks them by key."""
+    """verl stacks infos by key."""
     responses = [(GOOD, None), ("", None), (GOOD, Same(ScoringFailure("no answer")))]
     infos = [reward(text, manager(scorer=scorer, compute_score=answers), **GOLD)[1] for text, scorer in responses]
     assert len({frozenset(info) for info in infos}) == 1
@@ -201,7 +201,7 @@ def needs_prompt(data_source, solution_str, ground_truth, extra_info):
 
 
 def told(text, *overrides, scorer=None):
-    """The reward and what ``naive_with_step_scores`` says beside it."""
+    """Return the reward and the extra info of ``naive_with_step_scores``."""
     config = composed("variant=step_scorer", "step_scorer.model_path=m", *overrides, name="prime_trainer_cpu")
     of = StepScoresRewardManager(config, TOKENIZER, needs_prompt, score=scorer and scorer.score)
     result = of.loop.run_until_complete(of.run_single(row(text, raw_prompt=PROMPT, extra_info={}, **GOLD)))

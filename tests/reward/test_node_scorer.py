@@ -23,7 +23,7 @@ class Checker:
 
     def __init__(self, at_once=1):
         self.batches = []
-        # No batch is finished before so many are being scored.
+        # A batch is finished only when this number of them is being scored.
         self.at_once, self.working, self.enough = at_once, 0, asyncio.Event()
 
     async def score(self, chains):
@@ -83,7 +83,7 @@ def test_the_response_that_breaks_a_batch_fails_alone():
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_who_stops_waiting_takes_no_one_with_him(sent):
-    """Cancelled before the batch is sent, his response is not scored; afterwards its scores go nowhere."""
+    """Canceled before the batch is sent, a response is not scored; canceled later, its scores go nowhere."""
     scorer = Checker(at_once=2)
 
     async def cancel_one():
@@ -120,7 +120,7 @@ def expected(model):
 
 
 def agrees(scorer, expected):
-    """Whether the scorer has the expected scores for all chains."""
+    """Return whether the scorer has the expected scores for all chains."""
     outcomes = zip(ask(SimpleNamespace(score=partial(scorer.ask, "score")), CHAINS), expected, strict=True)
     return all(outcome.scores == pytest.approx(scores, abs=1e-5) for outcome, scores in outcomes)
 

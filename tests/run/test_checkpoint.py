@@ -23,7 +23,7 @@ def write_part(root, step, part, text):
 
 
 def operations_of_a_save(root: Path, step: int, version: str):
-    """What the trainer and verl do to the disk, one operation after another, in their order."""
+    """Yield what the trainer and verl do to the disk, one operation after another, in their order."""
     yield lambda: checkpoint.mark_incomplete(folder_of(root, step))
     for part in PARTS:
         yield lambda part=part: write_part(root, step, part, "")  # opened

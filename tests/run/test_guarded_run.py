@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every trainer does about faults, on a stand-in for verl's trainer that writes files and polls."""
+"""Faults as every trainer treats them, on a stand-in for verl's trainer that writes files and polls."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ from prime_ext.utils.run_store import RunError
 
 
 class Verl:
-    """As much of verl's trainer as is asked."""
+    """The parts of verl's trainer that are called."""
 
     fails = None
     global_steps = total_training_steps = 0
@@ -146,7 +146,7 @@ CAUSE = (
 
 @pytest.fixture
 def states(monkeypatch):
-    """What Ray says of actors, by their names; alive if it is not here."""
+    """States of actors as Ray gives them, by their names; an actor that is not here is alive."""
     states = {}
     monkeypatch.setattr(guarded_run, "actors", lambda name: states.get(name, {"State": "ALIVE"}))
     monkeypatch.setattr(guarded_run, "SECONDS_UNTIL_KNOWN", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run wants of Ray: what reaches the workers of a running cluster, what is reserved, what is refused before."""
+"""Demands of a run on Ray: what reaches workers of a running cluster, what is reserved, what is refused before."""
 
 import os
 import sys
@@ -62,7 +62,7 @@ AUTO = "+ray_kwargs.ray_init.address=auto"
 
 
 def node(cpus, gpus=8.0, alive=True):
-    """One of those that Ray lists."""
+    """Return a node such as those that Ray lists."""
     return {"Alive": alive, "Resources": {"CPU": float(cpus), "GPU": gpus}}
 
 
@@ -72,7 +72,7 @@ def composed(*words, name="prime_trainer"):
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """A machine for GPUs with many CPUs."""
+    """Pretend that this is a machine for GPUs with many CPUs."""
     monkeypatch.setenv("VERL_PLATFORM", "cuda")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
@@ -146,7 +146,7 @@ def test_the_platform_of_the_cpu_is_not_left_over_for_a_run_on_gpus(monkeypatch)
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Runs the command in CPU mode on a stand-in for verl's trainer."""
+    """Return a function that runs the command in CPU mode on a stand-in for verl's trainer."""
     prepare("prime", tmp_path / "inputs")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
     monkeypatch.setenv("VERL_PLATFORM", "cpu")

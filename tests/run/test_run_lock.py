@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs never work in one folder, and a killed one leaves no lock behind."""
+"""Two runs never work in one folder, and a killed one leaves no lock."""
 
 import logging
 import os

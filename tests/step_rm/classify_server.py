@@ -42,7 +42,7 @@ class ClassifyServer(ScriptedServer):
 
 
 def save_models(folder):
-    """Folders of two classifiers of steps, a token classifier and a causal model."""
+    """Save two classifiers of steps, a token classifier and a causal model; return their folders."""
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}<eos>{% endfor %}"
     template += "{% if add_generation_prompt %}assistant:{% endif %}"
     options = {"chat_template": template, "size": 64, "max_positions": 1024}

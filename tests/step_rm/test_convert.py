@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled steps of public formats in one schema, on splits that do not leak."""
+"""Labeled steps of public formats in one schema, on splits that do not leak."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def convert(folder, name, rows, *words):
 
 
 def seen(steps):
-    """Text of question and previous steps, step and label."""
+    """Return text of question and previous steps, step and label."""
     return ["|".join((s.question, *s.previous)) + f"> {s.current} {s.label}" for s in steps]
 
 

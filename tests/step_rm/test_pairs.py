@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step reward model reads."""
+"""Texts that a step reward model reads."""
 
 import pytest
 from hypothesis import given

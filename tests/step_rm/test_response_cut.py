@@ -20,7 +20,7 @@ def tokenizer(request):
 
 @given(seed=st.integers(0, 2**32 - 1), length=st.integers(0, 12))
 def test_random_tokens_have_the_text_that_decoding_gives(tokenizer, seed, length):
-    """Also sequences that no encoder would make. Decoders differ in what broken characters do to their neighbours."""
+    """Sequences that no encoder would make are included. Decoders differ in what broken characters do to neighbors."""
     plain = [token for token in range(len(tokenizer)) if token not in tokenizer.all_special_ids]
     # The first token only, because decoders strip a leading space.
     ids = [tokenizer.convert_tokens_to_ids("1"), *random.Random(seed).choices(plain, k=length)]
@@ -59,7 +59,7 @@ def cut(text, splitter="auto", delimiters=None):
 
 def test_texts_and_ends_of_steps():
     assert cut("1. We add.\n2. So 7.") == Cut(("1. We add.\n", "2. So 7."), (10, 19))
-    # Of delimiter tokens in a row the last one ends the step.
+    # The last of several delimiter tokens in a row ends the step.
     assert cut("a;b;;c", "delimiters", SEMICOLON) == Cut(("a;", "b;;", "c"), (1, 4, 6))
     assert cut("") == Cut((), ()) == cut("", "delimiters", SEMICOLON)
 

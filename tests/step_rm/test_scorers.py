@@ -67,7 +67,7 @@ def settings(paths, reading, **changes):
 
 
 def scores(asked, chains=CHAINS, times=1):
-    """Outcomes of the scorer of these settings, in this process."""
+    """Return outcomes of the scorer of these settings, in this process."""
     return asyncio.run(scored(build_scorer(asked), chains, times))
 
 
@@ -83,7 +83,7 @@ def loaded(path):
 
 
 def pair_by_pair(path, chain):
-    """The tokenizer's own pair, one forward pass per step."""
+    """Yield scores by the tokenizer's own pair, with one forward pass per step."""
     model, tokenizer = loaded(path)
     for at, step in enumerate(chain.steps):
         pair = (chain.steps[at - 1].strip(), step.strip()) if at else (step.strip(),)
@@ -223,12 +223,12 @@ def test_positions_of_roberta_begin_behind_the_padding_token():
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """The client waits little between attempts."""
+    """Make the client wait little between attempts."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
 def ask(server, paths, reading="bert", chains=CHAINS, times=1, **changes):
-    """Outcomes of a scorer on a running server."""
+    """Return outcomes of a scorer on a running server."""
     values = {"kind": "server", "timeout_seconds": 300.0, "attempts": 3, "concurrency": 16}
 
     with server:

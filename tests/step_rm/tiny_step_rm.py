@@ -26,7 +26,7 @@ WORDS = "step 1 : good bad so we add 0 2 3 4 5 6 7 8 9 . [ ] < / s > what is the
 
 
 async def scored(scorer, chains, times=1):
-    """Outcomes of a scorer that is asked so often, and closed."""
+    """Return outcomes of a scorer that is asked this often, and closed."""
     try:
         for _ in range(times):
             outcomes = await scorer.score(chains)
@@ -51,7 +51,7 @@ def bert_tokenizer():
 
 
 def byte_tokenizer(single=None, pair=None):
-    """One token per byte; with the templates of a model for one text and for two, or none."""
+    """Build a tokenizer of one token per byte, with the templates of a model for one text and for two, or none."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<pad>", "<s>", "</s>"]
     tokenizer = Tokenizer(models.BPE({text: at for at, text in enumerate([*names, *alphabet])}, merges=[]))
@@ -96,14 +96,14 @@ def save_llama(path, head=True):
 
 
 def described(path, temperature=1.0, pair_format=None, order=LABELS):
-    """The model's folder, with a description."""
+    """Write a description into the model's folder, and return the folder."""
     description = Description(pair_format or PairFormat(max_length=64), temperature, order)
     (path / FILE).write_text(description.to_json())
     return path
 
 
 def scorer_settings(**changes):
-    """The section ``step_scorer``, on the CPU."""
+    """Return the settings of the section ``step_scorer``, on the CPU."""
     folder, kind = Path(prime_ext.config.__file__).parent / "step_scorer", changes.get("kind", "local")
     values = yaml.safe_load((folder / f"{kind}.yaml").read_text())
     quick = {"attempts": 1, "timeout_seconds": 5.0} if kind == "server" else {}
@@ -111,7 +111,7 @@ def scorer_settings(**changes):
 
 
 def chain_rows(n):
-    """Chains whose steps say what they are: good, so so or bad."""
+    """Return chains whose steps say what they are: good, so so or bad."""
     rng = random.Random(0)
     said = {1: "good", 0: "so so", -1: "bad"}
     rows = []

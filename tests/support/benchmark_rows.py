@@ -16,17 +16,17 @@ if WHOLE and not WHOLE.is_dir():
 
 
 def data_folder(*files: str) -> Path:
-    """The folder to read these files from; it is :data:`SAMPLES` unless the whole sets have all of them."""
+    """Return the folder to read these files from; it is :data:`SAMPLES` unless the whole sets have all of them."""
     return WHOLE if WHOLE and all((WHOLE / name).is_file() for name in files) else SAMPLES
 
 
 def without_published_rows(task: Task) -> Task:
-    """The task for a sample, which has not as many rows as were published."""
+    """Return the task for a sample, which has fewer rows than were published."""
     return dataclasses.replace(task, source=dataclasses.replace(task.source, rows={}))
 
 
 def benchmark(name: str) -> tuple[Task, dict[str, Problem]]:
-    """The task and its problems; whole sets must have the published number of rows."""
+    """Return the task and its problems; whole sets must have the published number of rows."""
     task = load_task(name)
     folder = data_folder(*task.source.local[default_split(task, local=True)])
     task = task if folder == WHOLE else without_published_rows(task)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests.
-
-The policy has verl's PPO loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks
-for the device. Import this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``.
-"""
+"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests. The policy has verl's PPO
+loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks for the device. Import
+this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``."""
 
 import os
 import socket
@@ -52,7 +50,7 @@ from prime_ext.verl_adapter.monkey_patch import bind_chunked
 
 
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:
-    """A random model of the Llama layout, and a tokenizer that fits it."""
+    """Save a random model of the Llama layout, and a tokenizer that fits it."""
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
     sizes |= {"intermediate_size": 3 * width, "max_position_embeddings": 4096, "tie_word_embeddings": True, **more}
@@ -77,10 +75,8 @@ def worker_config(
     strategy: str = "fsdp2",
     offload: bool = False,
 ) -> TrainingWorkerConfig:
-    """Settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
-
-    With ``offload`` weights and optimizer states are on the host between passes.
-    """
+    """Return settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
+    With ``offload`` weights and optimizer states are on the host between passes."""
     compute = "fp32" if get_device_name() == "cpu" else "bf16"
     return TrainingWorkerConfig(
         model_type="language_model",
@@ -114,7 +110,7 @@ def worker_config(
 def build_worker(
     path: Path, *, role: str = "prm", trainable_layers: float | None = None, **options: Any
 ) -> ImplicitPRMWorker:
-    """A worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
+    """Build a worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
     config = worker_config(path, forward_only=role == "reference", **options)
     worker = ImplicitPRMWorker(config, trainable_layers=trainable_layers)
     worker.reset()
@@ -179,7 +175,7 @@ class Rollouts:
 
 
 def score(worker: ImplicitPRMWorker, rollouts: Rollouts, **options: Any) -> torch.Tensor:
-    """Log-probabilities of the response tokens, nested; ``options`` are those of verl's engines for one batch."""
+    """Return nested log-probabilities of response tokens; ``options`` are those of verl's engines for one batch."""
     return worker.score(rollouts.data(compute_loss=False, **{OUTPUT_FIELD: PRM_LOG_PROBS}, **options))[PRM_LOG_PROBS]
 
 

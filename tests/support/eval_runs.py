@@ -32,14 +32,11 @@ def make_run(
     failed: Sequence[tuple[str, int]] = (),
     entry: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A finished run; ``skill`` is how often responses are right in the mean.
+    """Write a finished run; ``skill`` is how often responses are right in the mean.
 
-    Args:
-        n: responses per problem; None for the decoding's.
-        ks: the k of pass@k and maj@k.
-        change: is given every line of ``samples.jsonl`` and may change it before numbers are made from it.
-        failed: problems and numbers of responses that failed.
-        entry: overrides of what ``results.json`` says of every task.
+    ``n``: responses per problem, None for the decoding's. ``ks``: the k of pass@k and maj@k. ``change`` is given every
+    line of ``samples.jsonl`` and may change it before numbers are made from it. ``failed``: problems and numbers of
+    responses that failed. ``entry``: overrides of what ``results.json`` says of every task.
     """
     results: Row = {
         "format": 1,

@@ -65,11 +65,9 @@ class FakeQueue:
 
 
 class FakeRollouts:
-    """Prompts in the order of the data, generated with random delays, whose trajectories go to ``queue``.
-
-    ``outcomes`` has for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one
-    that the verifier could not judge. ``lengths`` are those of its responses.
-    """
+    """Prompts in the order of the data, generated with random delays, whose trajectories go to ``queue``. ``outcomes``
+    has for each prompt the accuracy of each rollout; None for a rollout that failed, UNDECIDED for one that the
+    verifier could not judge. ``lengths`` are those of its responses."""
 
     def __init__(self, queue, outcomes, seed=0, lengths=None):
         self.queue = queue
@@ -84,7 +82,7 @@ class FakeRollouts:
         self.last_token = 1
 
     def submit(self, n):
-        """What the trainer does to start or refill a step."""
+        """Submit prompts, as the trainer does to start or refill a step."""
         for _ in range(n):
             uid = self.waiting.popleft()
             self.buffer.on_submit([uid])
@@ -97,7 +95,7 @@ class FakeRollouts:
         self.waiting.extendleft(reversed(uids))
 
     def advance(self, *_):
-        """Time passes: some prompts finish, often none."""
+        """Let time pass: some prompts finish, often none."""
         for uid in self.running:
             self.queue.tags["train"][uid]["status"] = "running"
         self.random.shuffle(self.running)

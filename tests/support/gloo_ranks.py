@@ -25,10 +25,8 @@ def free_port() -> int:
 def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **environment: str) -> dict:
     """Call ``main(*ARGUMENTS, FOLDER)`` of a program on every rank, for each number of ranks in ``folders`` in turn.
 
-    The ranks are forks of one process that has imported the program, which takes longer than most programs do.
-
-    Returns:
-        By number of ranks what :func:`finish` saved in the folder of that number.
+    The ranks are forks of one process that has imported the program, which takes longer than most programs do. Returns
+    by number of ranks what :func:`finish` saved in the folder of that number.
     """
     import torch
 
@@ -52,7 +50,7 @@ def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **enviro
 
 
 def finish(results: object, work_dir: str) -> None:
-    """In a rank: save what the first one found, and leave together."""
+    """Save what the first rank found, and leave together; every rank calls this."""
     import torch
     import torch.distributed as dist
 

@@ -28,7 +28,7 @@ def byte_level_bpe():
 
 
 def sentencepiece_like():
-    """The layout of Llama 2: metaspaces, bytes as a fall-back, a leading space stripped when decoding."""
+    """Build a tokenizer like Llama 2's: metaspaces, byte fall-back, a leading space stripped when decoding."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trained.train_from_iterator(CORPUS[:1], trainers.BpeTrainer(vocab_size=90, special_tokens=SPECIAL))

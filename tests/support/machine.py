@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark says about where it ran, without naming the machine."""
+"""Description of the machine that a benchmark ran on, without its name."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "transformers", "verl")
 
 
 def describe(device: str = "cpu", packages: Sequence[str] = PACKAGES) -> dict[str, object]:
-    """Processor or accelerator, cores, memory and versions."""
+    """Return processor or accelerator, cores, memory and versions."""
     name, file, torch = platform.machine(), Path("/proc/cpuinfo"), sys.modules.get("torch")
     if device == "cuda":
         name = torch.cuda.get_device_name()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which metrics prime_ext logs, found in its code, and which ones docs/reference/metrics.md explains."""
+"""Metrics that prime_ext logs, found in its code, and those that docs/reference/metrics.md explains."""
 
 import ast
 import functools
@@ -37,7 +37,7 @@ PUT_TOGETHER: Mapping[str, Iterable[str]] = {
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """String constants, and f-strings with {} for what is put in. The parts of an f-string are not texts."""
+    """Yield string constants, and f-strings with {} for what is put in. The parts of an f-string are not texts."""
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -48,7 +48,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def names_in_code() -> frozenset[str]:
-    """Every metric that a module of prime_ext writes. KeyError: :data:`PUT_TOGETHER` lacks one."""
+    """Return every metric that a module of prime_ext writes. KeyError: :data:`PUT_TOGETHER` lacks one."""
     names: set[str] = set()
     for path in sorted((ROOT / "prime_ext").rglob("*.py")):
         if path.parent.name == "config":
@@ -67,13 +67,13 @@ def names_in_code() -> frozenset[str]:
 
 
 def names_on_page() -> set[str]:
-    """Every metric in the first column of a table of the page."""
+    """Return every metric in the first column of a table of the page."""
     rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
 def undocumented(logged: Iterable[str]) -> list[str]:
-    """Those of our metrics among the logged ones that the page does not explain."""
+    """Return those of our metrics among the logged ones that the page does not explain."""
     page = names_on_page()
     patterns = [re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in page if "<" in name]
     missing = {name for name in logged if OURS.fullmatch(name)} - page

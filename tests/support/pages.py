@@ -14,11 +14,11 @@ PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (RO
 
 @functools.cache
 def tokens_of(page: Path) -> list[Token]:
-    """The parts of a page, those inside paragraphs and tables too."""
+    """Return the parts of a page, those inside paragraphs and tables too."""
     blocks = MarkdownIt("commonmark").enable("table").parse(page.read_text())
     return [token for block in blocks for token in (block, *(block.children or ()))]
 
 
 def shell_blocks(page: Path) -> list[str]:
-    """What a reader is asked to type."""
+    """Return what a reader is asked to type."""
     return [token.content for token in tokens_of(page) if token.type == "fence" and token.info == "bash"]

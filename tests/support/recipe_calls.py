@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe starts: its script is run with an interpreter that only writes down what it is called with."""
+"""Calls of a recipe: its script is run with an interpreter that only writes down what it is called with."""
 
 import os
 import subprocess
@@ -14,10 +14,8 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def calls_of(folder, script, *words, **knobs):
-    """The calls of the interpreter that a script below ``recipes`` makes, each a list of words.
-
-    ``folder`` is for the interpreter, its notes and the output of the script; ``knobs`` are environment variables.
-    """
+    """Return the calls of the interpreter that a script below ``recipes`` makes, each a list of words. ``folder`` is
+    for the interpreter, its notes and the output of the script; ``knobs`` are environment variables."""
     calls, stub = folder / "calls", folder / "python"
     stub.write_text(f'#!/usr/bin/env bash\nprintf "%s\\0" "$@" >> {calls}\nprintf "\\n\\0" >> {calls}\n')
     stub.chmod(0o755)
@@ -29,7 +27,7 @@ def calls_of(folder, script, *words, **knobs):
 
 
 def run_shrunk(folder, script, *words, timeout=1800):
-    """Run a script shrunk, to its end; returns the folder of the run, beside which ``log.txt`` has what it printed."""
+    """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
     environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
     log = folder / "log.txt"
     with log.open("w") as stream:
@@ -40,7 +38,7 @@ def run_shrunk(folder, script, *words, timeout=1800):
 
 
 def compose_sft(overrides):
-    """The configuration of verl's SFT trainer."""
+    """Compose the configuration of verl's SFT trainer."""
     folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
         config = compose("sft_trainer_engine", overrides=overrides)
@@ -49,31 +47,31 @@ def compose_sft(overrides):
 
 
 def overrides_of(call, module):
-    """Overrides of a call of a module, and the name of its primary configuration."""
+    """Return overrides of a call of a module, and the name of its primary configuration."""
     words = call[call.index(module) + 1 :]
     names = [word.removeprefix("--config-name=") for word in words if word.startswith("--config-name=")]
     return [word for word in words if not word.startswith("--")], names[0] if names else None
 
 
 def name_of(recipe):
-    """A row of a ``paper.yaml``, for the name of its test."""
+    """Return the name of the test of a row of a ``paper.yaml``."""
     return " ".join([recipe["script"], *(f"{key}={value}" for key, value in recipe.get("knobs", {}).items())])
 
 
 def wanted_of(paper, recipe):
-    """The values of a row: those of its parts, and its own."""
+    """Return the values of a row: those of its parts, and its own."""
     return {key: value for part in recipe["parts"] for key, value in paper[part].items()} | recipe.get("values", {})
 
 
 def differences(config, wanted):
-    """What the configuration has in place of what is wanted."""
+    """Return what the configuration has in place of what is wanted."""
     found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in wanted}
     plain = {key: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
     return {key: value for key, value in plain.items() if value != wanted[key]}
 
 
 def variants_of(script):
-    """The values of VARIANT that a script below ``recipes`` knows."""
+    """Return the values of VARIANT that a script below ``recipes`` knows."""
     branches = (RECIPES / script).read_text().split('case "$VARIANT" in')[1].split("esac")[0]
     names = [line.split(")")[0] for line in branches.splitlines() if ") options=" in line]
     return {name.strip() for several in names for name in several.split("|")}

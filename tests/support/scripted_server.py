@@ -15,7 +15,7 @@ from aiohttp import web
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says, and why it ended. Lengths are counted in words unless they are given."""
+    """Text of the model, and why it ended. Lengths are counted in words unless they are given."""
 
     text: str | None
     finish: str = "stop"
@@ -25,18 +25,15 @@ class Answer:
 
 @dataclass
 class ScriptedServer:
-    """Serves while its ``with`` block runs, in a thread.
+    """A server that runs in a thread during its ``with`` block.
 
     Faults are a status (429), a status with ``Retry-After`` ((429, "2")), ``hang``, ``cut`` (the connection breaks),
-    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or
-    bytes that are sent as they are.
-
-    ``requests`` and ``headers`` are those that came, in their order, ``counts`` the requests by prompt, ``most_active``
-    the most at the same time.
+    ``cut_body`` (within the body), ``not_json``, ``no_choices``, ``no_text``, ``no_finish``, ``no_usage``, or bytes
+    sent as they are. ``requests`` and ``headers`` are those that came, in order, ``counts`` the requests by prompt,
+    ``most_active`` the most at the same time.
     """
 
-    # Texts or answers by prompt (of a chat: by its last message), or a function of prompt and payload. A prompt that is
-    # not in a mapping is echoed.
+    # Texts or answers by prompt (of a chat: its last message; others are echoed), or a function of prompt and payload.
     answers: object = field(default_factory=dict)
     faults: list = field(default_factory=list)  # one per request, in the order they come, before proper answers
     faults_of: dict = field(default_factory=dict)  # the same by prompt
@@ -53,7 +50,7 @@ class ScriptedServer:
         self.active = self.most_active = 0
 
     def _prompt(self, payload):
-        """The raw text, or the last message of the chat."""
+        """Return the raw text, or the last message of the chat."""
         return payload["prompt"] if "prompt" in payload else payload["messages"][-1]["content"]
 
     def _completion(self, prompt, payload):
@@ -72,7 +69,7 @@ class ScriptedServer:
         }
 
     def _refusal(self, request):
-        """For a wrong key, which is repeated, as some servers do."""
+        """Refuse a wrong key and repeat it, as some servers do."""
         said = request.headers.get("Authorization")
         if self.key is None or said == f"Bearer {self.key}":
             return None

@@ -17,10 +17,8 @@ ROWS = 12
 
 
 def conversed(dialogue, says):
-    """Carry a dialogue on to its end; returns its result, and what it asked.
-
-    ``says`` makes from an :class:`Ask` the text of the answer, or a :class:`Response`.
-    """
+    """Carry a dialogue on to its end; returns its result, and what it asked. ``says`` makes from an :class:`Ask` the
+    text of the answer, or a :class:`Response`."""
     asked, given = [], None
     while True:
         try:
@@ -39,7 +37,7 @@ def conversed(dialogue, says):
 
 
 def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extra):
-    """A math row as the data pipeline writes it."""
+    """Return a math row as the data pipeline writes it."""
     return {
         "data_source": source,
         "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": problem + suffix}],
@@ -50,7 +48,7 @@ def rl_row(problem, gold="7", source="numina_cn_k12", index=0, suffix="", **extr
 
 
 def write_problems(path):
-    """Rows whose gold answer is their number."""
+    """Write rows whose gold answer is their number."""
     path.parent.mkdir()
     rows = (rl_row(f"Problem {n}?", gold=str(n), index=n, suffix=MATH_SUFFIX) for n in range(ROWS))
     write_rows(path, MATH_SCHEMA, rows)
@@ -62,7 +60,7 @@ def number_in(prompt):
 
 
 def right_or_wrong(prompt, payload):
-    """To :func:`write_problems`, right for even seeds."""
+    """Answer the problems of :func:`write_problems`, right for even seeds."""
     return Answer(f"So it is \\boxed{{{number_in(prompt) + payload['seed'] % 2}}}.")
 
 
@@ -71,11 +69,11 @@ def rows_of(folder, name="train"):
 
 
 def removed(folder):
-    """What a stage or pipeline says of the rows that it removed."""
+    """Return what a stage or pipeline says of the rows that it removed."""
     return [json.loads(line) for line in (folder / "removed.jsonl").read_text().splitlines()]
 
 
 def server_words(source, out, server, *more):
-    """The command line of a stage that asks a server."""
+    """Return the command line of a stage that asks a server."""
     backend = ["--backend", "server", "--base-url", server.base_url, "--attempts", "3", "--timeout", "600"]
     return [str(word) for word in ["--input", source, "--output-dir", out, *backend, *more]]

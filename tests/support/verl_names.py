@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists.
-
-verl calls these names private or moves them without notice; the version is pinned for that reason. After an upgrade of
-verl this list shows what needs a look (tests/canary.py, docs/how_to/upgrading_verl.md). ``git grep NAME prime_ext``
-shows what a name is for.
-"""
+"""Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists. verl calls these names
+private or moves them without notice; the version is pinned for that reason. After an upgrade of verl this list shows
+what needs a look (tests/canary.py, docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
 
 import ast
 import inspect
@@ -106,7 +103,7 @@ VERL_NAMES |= TEXTS
 
 
 def touched_names() -> Iterator[str]:
-    """Yield what modules beside verl_adapter replace of others, and private names of verl that they take from them."""
+    """Yield what modules other than verl_adapter replace of others, and private names of verl that they use."""
     listed = {name.rpartition(".")[2] for name in VERL_NAMES}
     packages = ("verl", "vllm", "importlib")
     for path in (ROOT / "prime_ext").rglob("*.py"):

@@ -28,13 +28,13 @@ LIVE = {
 
 
 def invented(name, folder=SAMPLES):
-    """The task without the number of rows that were published, and its problems among the invented rows."""
+    """Return the task without the number of rows that were published, and its problems among the invented rows."""
     task = without_published_rows(load_task(name))
     return task, load_problems(task, folder)
 
 
 def rows_of(name):
-    """The task and its problems: of whole sets where they are, of samples, or invented."""
+    """Return the task and its problems: of whole sets where they are, of samples, or invented."""
     if name == "qqa":
         # The numeric set that EQUATE lacks is among the rows of the conversion's tests.
         return invented(name, SAMPLES.parent / "data" / "fixtures")
@@ -44,7 +44,7 @@ def rows_of(name):
 
 
 def judge(task, pairs):
-    """Verdicts on (problem, response) pairs."""
+    """Return verdicts on (problem, response) pairs."""
 
     async def verdicts():
         verifier = make_task_verifier(task.grader)
@@ -54,7 +54,7 @@ def judge(task, pairs):
 
 
 def stated(task, gold):
-    """A response that states this answer."""
+    """Return a response that states this answer."""
     return f"Thus, the answer is option {gold}. #### {gold}" if task.grader == "choice" else f"Thus \\boxed{{{gold}}}."
 
 
@@ -75,11 +75,11 @@ def test_every_row_of_a_task_is_a_problem_that_its_prompt_shows(name):
 @pytest.mark.parametrize("name", [*MATH, *CHOICE, *NEW_MATH, "gpqa_diamond"])
 def test_gold_answers_are_right_and_those_of_other_problems_wrong(name):
     task, found = rows_of(name)
-    # Of the 7,596 rows of StressTest an eighth.
+    # An eighth of the 7,596 rows of StressTest.
     problems = list(found.values())[:: 8 if len(found) > 5000 else 1]
     golds = judge(task, [(problem, stated(task, problem.gold)) for problem in problems])
     assert [problem.gold for problem, verdict in zip(problems, golds, strict=True) if not verdict.correct] == []
-    # Shuffled, a share of the golds is right by chance: options, small numbers.
+    # A share of shuffled gold answers is right by chance: options, small numbers.
     some = random.Random(0).sample(problems, min(120, len(problems)))
     others = [(problem, stated(task, other.gold)) for problem, other in zip(some, some[1:] + some[:1], strict=True)]
     right = sum(verdict.correct for verdict in judge(task, others)) / len(others)

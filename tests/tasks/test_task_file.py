@@ -79,7 +79,7 @@ def refused(file, message):
 
 
 def _changed(path, value, name):
-    """A task with one key changed; None removes it."""
+    """Return a task with one key changed; None removes it."""
     content = {**yaml.safe_load((FOLDER / f"{name}.yaml").read_text()), "name": "mine"}
     *parents, last = path.split("/")
     place = content

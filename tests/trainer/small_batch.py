@@ -37,7 +37,7 @@ GATE = {"decay": 0.8, "start": 0.5}
 
 @cache
 def _file(path):
-    """A file of settings, with what it includes of the group ``chain``."""
+    """Read a file of settings, with what it includes of the group ``chain``."""
     content = OmegaConf.load(FOLDER / path)
     chains = [entry["/chain@_here_"] for entry in content.pop("defaults", []) if "/chain@_here_" in entry]
     return OmegaConf.to_container(
@@ -46,7 +46,7 @@ def _file(path):
 
 
 def settings(**changes):
-    """Those of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
+    """Return settings of ``variant=paper``, but for some keys: ``process__discount=0.5``, ``process__form="steps"``."""
     values = deepcopy(_file("prime/prime.yaml")) | {"variant": "paper", "anchor": None, "turns": None}
     form = changes.pop("process__form", "tokens")
     values["process"] = None if form == "none" else deepcopy(_file(f"prime/process/{form}.yaml"))
@@ -112,17 +112,17 @@ class Case:
     settings: PrimeSettings
 
     def sources(self):
-        """The reward sources with an open gate."""
+        """Return the reward sources with an open gate."""
         return reward_sources(self.rollouts, self.scored, 1.0, self.settings, 1.0, 1.0)
 
     def step(self, gate=1.0, **options):
-        """The step where the gate is that much open."""
+        """Return the step where the gate is that much open."""
         scorer = SimpleNamespace(score_and_update=lambda _: self.scored)
         fixed = SimpleNamespace(update=lambda pairs: gate, average=gate)
         return prime_step(self.rollouts, scorer, fixed, self.settings, **options)
 
     def paid(self, reward_BT, noise=0.0):
-        """The same with other process rewards."""
+        """Return the same case with other process rewards."""
         return replace(self, scored=replace(self.scored, reward_BT=reward_BT, noise=noise))
 
 
@@ -133,14 +133,14 @@ class GivenPRM(FrozenPRM):
 
 
 def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
-    """What the implicit PRM makes of these log-probabilities."""
+    """Return what the implicit PRM makes of these log-probabilities."""
     prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, {}, 8)
     scores = Scores(log_prob_BT, reference_BT)
     return prm.scored(prm.batch_of(rollouts), Scoring(scores, before=scores))
 
 
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):
-    """These rollouts with these settings, and the same scores for a rollout wherever it stands in the batch."""
+    """Load these rollouts with these settings; a rollout has the same scores wherever it stands in the batch."""
     options, store = settings(**changes), RolloutStore(batch_of(queue, keys))
     rollouts = load_rollouts(store, options, 1, kl_in_reward, cutter)
     log_prob_BT = torch.zeros_like(rollouts.mask_BT)

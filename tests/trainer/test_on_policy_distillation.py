@@ -25,7 +25,7 @@ VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm_
 
 
 def case_of(teacher_BT, reference_BT, policy_BT=None, beta=1.0, **changes):
-    """Two prompts with two responses each, the first of them right."""
+    """Return two prompts with two responses each, the first of them right."""
     mask_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(mask).float() for mask in MASKS], batch_first=True)
     reward_BT, label_B = torch.zeros_like(mask_BT), torch.tensor([1.0, 0.0, 1.0, 0.0])
     reward_BT[torch.arange(4), torch.tensor([len(mask) - 1 for mask in MASKS])] = label_B
@@ -48,7 +48,7 @@ def responses(value_BT):
 
 
 def whole_sequences(value_BT):
-    """A model's output: the value of a response token is at the token before it."""
+    """Return values as a model's output: the value of a response token is at the token before it."""
     rows = zip(value_BT, PROMPTS, MASKS, strict=True)
     return nested([torch.nn.functional.pad(row[: len(mask)], (prompt - 1, 1)) for row, prompt, mask in rows])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pspo_* trainers make of the manager's extra info: rewards at tokens, responses that leave, metrics."""
+"""Use of the manager's extra info by the pspo_* trainers: rewards at tokens, responses that leave, metrics."""
 
 import json
 from contextlib import nullcontext
@@ -98,7 +98,7 @@ def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings
     assert scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
     assert scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
     assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
-    # Who was alone from the start stays.
+    # A response that was alone from the start stays.
     assert scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
 
 
@@ -119,7 +119,7 @@ def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
 
 @pytest.fixture
 def balanced(monkeypatch):
-    """What the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
+    """Return what the trainer hands on to verl's balancing, from a store with the rollouts of two prompts."""
     queue = FakeQueue().install(monkeypatch)
     told = {"p_0_0": info(), "p_1_0": info(failure="no answer"), "q_0_0": info((0.125,), (2,), n_tokens=3)}
     for key, one in told.items():

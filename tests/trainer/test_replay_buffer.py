@@ -49,7 +49,7 @@ class OngoingRollouts(FakeRollouts):
 
 
 def make_buffer(monkeypatch, rollouts, band=BAND, on_failure="drop", limits=(0, math.inf), **changes):
-    """A buffer that is fed by these rollouts."""
+    """Make a buffer that is fed by these rollouts."""
     options = {
         "judge": PromptJudge(band, "acc", VerifierSettings(on_failure), *limits, lambda: {END}),
         "max_in_flight": 4,
@@ -76,7 +76,7 @@ def start(monkeypatch, outcomes, seed=0, lengths=None, kind=FakeRollouts, **opti
 
 
 def step(rollouts, batch_size):
-    """One step of the trainer: submit, sample, and forget the rollouts that were trained on."""
+    """Run one step of the trainer: submit, sample, and forget the rollouts that were trained on."""
     rollouts.submit(rollouts.buffer.max_in_flight)
     batch, metrics = rollouts.buffer.sample(global_steps=1, partition_id="train", batch_size=batch_size)
     rollouts.queue.kv_clear(keys=batch.keys, partition_id="train")
@@ -88,10 +88,8 @@ def prompts_of(batch):
 
 
 def expected_step(outcomes, batch_size, position):
-    """The definition: go through the data in order, keep what lies inside the band.
-
-    Returns the prompts of the batch, and where the next step begins.
-    """
+    """Go through the data in order and keep what lies inside the band, which is the definition. Returns the prompts of
+    the batch, and where the next step begins."""
     kept = []
     while len(kept) < batch_size:
         accuracies = [value for value in outcomes[position] if value not in (None, UNDECIDED)]
@@ -174,10 +172,10 @@ def test_truncated_prompts_are_dropped_when_asked_and_an_end_in_the_last_place_i
             False,
             r"only 0 of 2 prompts .* among 8 .*\(4 too hard, 4 too easy.*prime.filter.max_examined$",
         ),
-        # A smaller batch is offered, but none is no smaller batch.
+        # A smaller batch is offered, but an empty one is not.
         ([GOOD] + [HARD] * 20, False, r"only 1 of 2 .* set prime.filter.on_exhausted=partial to train on fewer$"),
         ([HARD] * 20, True, "only 0 of 2"),
-        # Rollouts that failed are no matter of difficulty.
+        # Failed rollouts say nothing about difficulty.
         ([FAILED] * 20, False, r"8 failed\).*which the log has after 'Error in _run_prompt'$"),
         ([[UNDECIDED, UNDECIDED]] * 20, False, r"could not judge 16 of 16 rollouts \(16 timeout\).*stuck; only 0 of 2"),
         ([GOOD] + [HARD] * 20, True, None),
@@ -266,7 +264,7 @@ WAIT = {"max_off_policy_threshold": 1, "max_off_policy_strategy": "wait"}
 
 
 def ongoing_step(rollouts, batch_size, window, mini_batches=1):
-    """One step of the trainer. Returns its batches as lists of prompts, and the metrics."""
+    """Run one step of the trainer. Returns its batches as lists of prompts, and the metrics."""
     rollouts.buffer.max_in_flight = window
     rollouts.submit(rollouts.buffer.prompts_to_start(batch_size))
     batches, metrics, used = [], {}, []

@@ -56,7 +56,7 @@ CHAIN = {**STEPS, "process__step_score": "sigmoid", "process__accumulation__mode
 
 
 def loaded(queue, **changes):
-    """Settings that need steps find them in the tokenizer's texts."""
+    """Load rollouts; settings that need steps find them in the tokenizer's texts."""
     steps = settings(**changes)
     cutter = ResponseCutter(steps.steps, TOKENIZER) if steps.needs_steps else None
     return load(queue, cutter=cutter, **changes)
@@ -87,7 +87,7 @@ def test_rewards_relative_to_the_policy_carry_no_beta_and_a_divergence_is_no_sou
 @pytest.mark.parametrize("delimiters", [";", TOKENIZER.convert_tokens_to_ids(";")])
 def test_step_rewards_are_paid_at_the_end_of_each_step(queue, delimiters):
     case, source = process_source(queue, **STEPS | {"steps": {"delimiters": [delimiters]}})
-    # "4" has a hole behind it, so that its step goes on to the next delimiter of the model. A response that begins with
+    # "4" has a hole after it, so that its step goes on to the next delimiter of the model. A response that begins with
     # a delimiter: in the text nothing is written before it, by token it is a step.
     last = [0, 1, 0, 0] if delimiters == ";" else [1, 1, 0, 0]
     assert source.mask_BT.tolist()[:5] == [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], last]
@@ -221,7 +221,7 @@ SCORES_OF_STEPS = {"process__form": "step_scorer", "process__credit": "sum", "pr
 
 
 def with_scores(monkeypatch, changed=None, **changes):
-    """Rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
+    """Return rollouts with these scores, and what is said of them; ``changed`` goes into the first rollout's info."""
     queue = filled_queue(monkeypatch)
     for number, (key, (accuracy, mask)) in enumerate(ROLLOUTS.items()):
         (ends, scores), n_tokens = SCORED[key], len(mask)
@@ -299,7 +299,7 @@ pipelines = pytest.mark.parametrize("pipeline", PIPELINES)
 
 
 def case_of(seed, pipeline, signal, noise):
-    """Sixteen prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
+    """Return 16 prompts, four rollouts each; rewards are rounding noise, and a signal of the given size per token."""
     options = settings(process__normalization="batch_max", whitening=False, **PIPELINES[pipeline])
     generator = torch.Generator().manual_seed(seed + 1)
     length_B = torch.randint(10, TOKENS + 1, (ROWS,), generator=generator)
@@ -319,7 +319,7 @@ def valid_advantages(case):
 
 
 def of_noise(seed, pipeline, noise):
-    """What rounding noise adds to the advantages of a PRM without a signal."""
+    """Return what rounding noise adds to the advantages of a PRM without a signal."""
     case = case_of(seed, pipeline, 0.0, noise)
     silent = case.paid(torch.zeros_like(case.rollouts.mask_BT), noise)
     return valid_advantages(case) - valid_advantages(silent)

@@ -104,7 +104,7 @@ def test_rewards_that_are_not_finite_end_the_run_before_the_policy_is_trained_on
 
 
 class Workers:
-    """Those of a PRM that orders all pairs wrongly until it has been updated, or, with the sign 0, of the reference."""
+    """Workers of a PRM that orders all pairs wrongly until it has been updated; with the sign 0, of the reference."""
 
     data_parallel_size = staticmethod(lambda: [1])
 
@@ -112,7 +112,7 @@ class Workers:
         self.queue, self.sign, self.passes = queue, sign, 0
 
     def row(self, key):
-        """Of the length of the response; the label is in its first token, if the row has one."""
+        """Return values as long as the response; the label, if the row has one, is added to the first."""
         fields = self.queue.fields["train"][key]
         values_T = torch.full(fields["response_mask"].shape, -5.0)
         if "extra_fields" in fields:
@@ -147,7 +147,7 @@ class Workers:
 
 
 def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **changes):
-    """A PRM whose workers are these, with mini-batches of that many rows."""
+    """Build a PRM whose workers are these, with mini-batches of that many rows."""
     monkeypatch.setattr(implicit_prm.ray, "get", list)
     prm = {"beta": 0.05, "loss": "ce", "update_mode": mode, "epochs": 1, "bias_lr": None}
     own = SimpleNamespace(**prm, reference=reference, replay=0)
@@ -161,7 +161,7 @@ def build(queue, monkeypatch, mode, rows=7, replay=None, reference="frozen", **c
 
 
 def run(queue, prm, number=1, **changes):
-    """The PRM's part of one step, and the rollouts."""
+    """Run the PRM's part of one step; return what it scored, and the rollouts."""
     batch = batch_of(queue, [*ROLLOUTS, *PADDING])
     rollouts = load_rollouts(RolloutStore(batch), settings(**changes), number)
     scored = prm.score_and_update(rollouts)
@@ -193,7 +193,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     prm = build(queue, monkeypatch, mode, **options)
     scored, rollouts = run(queue, prm, **options)
     assert prm.groups[PRM_GROUP].passes == passes
-    # Whatever it says of a tool's answer is no reward.
+    # A score at a tool's answer is not a reward.
     assert not scored.reward_BT[~rollouts.mask_BT.bool()].any()
     # Untrained it orders every pair wrongly, updated every pair rightly.
     assert scored.pairs.accuracy == (None if (mode, gated, changes) == ("before", False, {}) else 0.0)
@@ -229,12 +229,12 @@ def test_pairs_over_two_mini_batches_do_not_open_the_gate(monkeypatch, mode):
     plan = prm.plan
     monkeypatch.setattr(prm, "plan", lambda batch: replace(plan(batch), mini_batch_B=mini_batch_B))
     scored, _ = run(queue, prm, process__gate=GATE)
-    # Of the first prompt one of two pairs (1 and 0) is left, of the second its only one (1 and 0.5).
+    # One of the first prompt's two pairs (1 and 0) is left, and the second's only one (1 and 0.5).
     assert scored.pairs == PairCount(0.0, 1.5)
 
 
 def with_tokens(queue):
-    """What else the rollout engine writes, of other lengths for each rollout."""
+    """Add what else the rollout engine writes, of other lengths for each rollout."""
     for place, fields in enumerate(queue.fields["train"].values()):
         prompt = torch.arange(2 + place) + 10
         response = torch.arange(len(fields["response_mask"])) + 50
@@ -273,13 +273,13 @@ def test_the_prm_alone_is_trained_on_rollouts_of_earlier_steps(monkeypatch, tmp_
         assert len(again) == replayed and {float(row[LABEL]) for row in again.values()} <= set(pool)
         assert ("multi_modal_inputs" in workers.trained.fields) is not bool(replayed)
         for key, fields in rows.items():
-            # Those of padding as well, which verl copies from a rollout of another length.
+            # This holds for padding, too, which verl copies from a rollout of another length.
             assert len(fields[REFERENCE_LOG_PROBS]) == len(fields["responses"]) == len(fields["response_mask"])
             if key in again:
                 assert (fields[REFERENCE_LOG_PROBS] == -5.0).all()
                 assert torch.equal(fields["input_ids"], torch.cat((fields["prompts"], fields["responses"])))
                 assert torch.equal(fields["loss_mask"], fields["response_mask"])
-    # An update that fails leaves nothing behind, either.
+    # Nothing is left of an update that fails, either.
     monkeypatch.setattr(Workers, "_trained", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prm.score_and_update(load_rollouts(RolloutStore(batch_of(queue)), settings(), 4))

@@ -141,7 +141,7 @@ def test_a_synchronous_run_says_what_it_cannot_take_over_of_an_asynchronous_one(
 
 
 def prompt(**values):
-    """As verl makes one of a row of the dataset."""
+    """Make a prompt as verl does of a row of the dataset."""
     fields = {name: np.fromiter([value], dtype=object, count=1) for name, value in values.items()}
     return tu.get_tensordict({**fields, "dummy_tensor": torch.tensor([[3]], dtype=torch.uint8)})
 
@@ -169,7 +169,7 @@ def test_prompts_of_the_queue_come_back_as_they_were(make, saved_and_resumed):
 
 
 def test_a_checkpoint_that_would_run_code_is_not_read(make, saved_and_resumed, tmp_path):
-    """Of earlier versions: a pickle, which does what its writer likes."""
+    """The checkpoint of earlier versions was a pickle, which does what its writer likes."""
     trainer = make()
     (tmp_path / "prime_ext.pt").write_bytes(b"cos\nabort\n(tR.")
     with pytest.raises(FileNotFoundError, match=f"{STATE_FILE} is missing: .* of this version of prime_ext"):
@@ -201,7 +201,7 @@ def sharded_model(tmp_path):
 
 @pytest.mark.parametrize(("kind", "copies"), [(SnapshotActorWorker, True), (DetachActorWorker, False)])
 def test_snapshots_in_host_memory_are_copies_and_verls_are_not(sharded_model, kind, copies):
-    """What verl does for the old log-probabilities of a second mini-batch."""
+    """verl takes these snapshots for the old log-probabilities of a second mini-batch."""
     worker = kind.__new__(kind)
     worker.config = OmegaConf.create({"actor": {"strategy": "fsdp2"}})
     worker._strategy_handlers = None

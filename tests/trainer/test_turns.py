@@ -41,7 +41,7 @@ REWARDS = {KEYS[0]: [0.5, -1.0], KEYS[1]: [1.0, 2.0], KEYS[2]: [], KEYS[3]: [3.0
 
 
 def own_masks(rng):
-    """Responses of up to eight tokens, tools' and the policy's in any order; one has no token of the policy's own."""
+    """Draw responses of up to eight tokens, tools' and the policy's in any order; one has no token of the policy's."""
     masks = [[int(rng.random() < 0.6) for _ in range(rng.randint(1, 8))] for _ in KEYS]
     masks[rng.randrange(3)] = [0, 0, 0]
     return masks
@@ -52,7 +52,7 @@ def turns_of(mask):
 
 
 def stored(monkeypatch, masks, seed=0, garbage=(NAN,), rewards=None):
-    """A store with these trajectories; at tokens that are not the policy's there is garbage."""
+    """Return a store with these trajectories; tokens that are not the policy's hold garbage."""
     queue, rng, junk = FakeQueue().install(monkeypatch), random.Random(seed), random.Random(str(garbage))
     for key, mask in zip([*KEYS, "pad-0_0_0"], [*masks, [0]], strict=True):
         n, accuracy = len(mask), rng.choice([0.0, 1.0])
@@ -84,7 +84,7 @@ def loaded(queue, batch, options):
 
 
 def any_settings(rng, name):
-    """Some configuration with the estimator of that name, wherever it may stand."""
+    """Return some configuration with the estimator of that name, wherever it may stand."""
     while True:
         changes = {
             "process__form": rng.choice(["tokens", "steps", "steps"]),
@@ -156,7 +156,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert case.rollouts.turns.reward_BT.tolist() == [*expected, [0] * 6, [0] * 6]
     sources, result = case.sources().by_name, case.step()
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
-    # 3 -0.5 -3 and 0 beside it: per rollout -0.5, 3, 0, 3, 0.25, 0.
+    # The rewards of each rollout sum to -0.5, 3, 0, 3, 0.25 and 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
     alone = loaded(
         *stored(monkeypatch, MASKS, rewards=REWARDS),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers of the pool's tests do: in a module of its own, which spawned workers can import."""
+"""Tasks for the workers of the pool's tests, in a module of its own, which spawned workers can import."""
 
 import os
 import signal

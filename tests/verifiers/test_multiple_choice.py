@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple choice: an answer counts where it is stated, and ambiguity is no answer."""
+"""Multiple choice: an answer counts where it is stated, and ambiguity does not count as an answer."""
 
 import time
 

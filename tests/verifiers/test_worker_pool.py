@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker pool promises: every task ends in a value or a failure, whatever happens to its worker."""
+"""Promises of the worker pool: every task ends in a value or a failure, whatever happens to its worker."""
 
 import os
 import signal

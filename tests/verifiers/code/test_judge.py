@@ -40,12 +40,12 @@ JSON = st.recursive(
         ("1000001", "1000000", False),
         ("123456789012345678901234567891", "123456789012345678901234567890", False),
         ("1e99999999", "2", False),
-        # What has a point or an exponent may be off by a millionth.
+        # Numbers with a point or an exponent may be off by a millionth.
         ("0.3333333", "0.33333333", True),
         ("1e3", "1000.0", True),
         ("1000000.5", "1000000.0", True),
         ("0.34", "0.33", False),
-        # Other texts are no numbers.
+        # Other texts are not numbers.
         ("nan inf", "nan inf", True),
         ("nan", "0.0", False),
         ("inf", "1e300", False),

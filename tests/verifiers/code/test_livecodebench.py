@@ -40,7 +40,7 @@ def test_a_function_is_called_with_a_value_per_line():
 
 
 class Opens:
-    """What it leaves behind would show that it ran."""
+    """A class whose pickle leaves a file if it is loaded."""
 
     def __init__(self, path):
         self.path = path

@@ -23,7 +23,7 @@ def verifier():
 
 @pytest.fixture
 def hasty(verifier):
-    """For programs that never end; what ends has many times the time that it needs."""
+    """Return a verifier for programs that never end; others have many times the time that they need."""
     return CodeVerifier(verifier.sandbox, limits=Limits(seconds=3.0, memory_bytes=512 << 20))
 
 

@@ -57,7 +57,7 @@ REPEATED = (
     + ["1 ", "a b ", "1 1/", "answer ", "answer is ", "or ", " ", "\ue000"]
 )
 
-# What opens, what is inside and what closes, so many times.
+# An opening, its content and a closing, repeated this often.
 NESTED = [
     ("(", "1", ")", 5000), ("{", "1", "}", 5000), ("(", "x", ")", 300), ("[", "", "]", 40), (r"\sqrt{", "2", "}", 1000),
     (r"\frac{1}{", "2", "}", 300), (r"\boxed{", "1", "}", 2000), ("|", "x", "|", 200), ("(-", "1", ")", 200),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may reach computer algebra."""
+"""Expressions that may reach computer algebra."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which answer counts: styles, several boxes, hostile text."""
+"""Choice of the answer that counts: styles, several boxes, hostile text."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for all answers: no exceptions, no false positives for changed numbers, typography means nothing."""
+"""Properties of all answers: no exceptions, no false positives for changed numbers, typography means nothing."""
 
 from fractions import Fraction
 
@@ -135,7 +135,7 @@ def test_typography_does_not_matter(text, style):
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_algebra_is_symmetric_and_sees_a_difference(verifier, left, right):
     if "x" not in left + right:
-        # A plain number must not be restated, which is no symmetric rule.
+        # A plain number must not be restated; that rule is not symmetric.
         return
     assert verifier.verify_answer(left, right).outcome == verifier.verify_answer(right, left).outcome
     assert verifier.verify_answer(f"{right}+{left}", f"{left}+{right}").correct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as a restatement of the problem, and what must not."""
+"""Restatements of the problem, and texts that must not count as one."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verifier as a whole: labelled pairs, hostile answers, threads, asyncio, killed workers."""
+"""The verifier as a whole: labeled pairs, hostile answers, threads, asyncio, killed workers."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def test_labelled_pairs(verifier, rule):
     assert not wrong
 
 
-# Beside the labelled pairs, which are a benchmark and a golden file too: gold answers, and predictions that equal them.
+# In addition to the labeled pairs, a benchmark and a golden file too: gold answers, and predictions that equal them.
 EQUAL = [
     (r"\{-1,1,2\}", r"\{\pm1,2\}"),
     (r"\{-3,3\}", r"\{\pm3\}"),
@@ -116,7 +116,7 @@ def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker)
 
 
 def _resident(process):
-    """Memory in MB."""
+    """Return memory in MB."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 

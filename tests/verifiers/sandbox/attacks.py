@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile programs. Each prints BREACH if it gets what it wants, or leaves the marker file behind.
-
-Upper-case names are filled in by :func:`filled`: MARKER a path that must not come to exist, SECRET a file that must not
-be read, PARENT the client's process, SERVER the fork server, BASE the directory of all runs.
-"""
+"""Hostile programs. Each prints BREACH or leaves the marker file if it gets what it wants. :func:`filled` fills in the
+upper-case names: MARKER a path that must not come to exist, SECRET a file that must not be read, PARENT the client's
+process, SERVER the fork server, BASE the directory of all runs."""
 
 # One program per line, however long, is easier to read than wrapped ones.
 # ruff: noqa: E501

@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def server_of(sandbox):
-    """The fork server of a sandbox with one worker, None while there is none."""
+    """Return the fork server of a sandbox with one worker, None while it has none."""
     return next((server for server in sandbox._crew.workers if server.usable()), None)
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
+    """Return whether a process runs; one that has ended and waits for its parent does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

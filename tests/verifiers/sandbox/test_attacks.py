@@ -41,7 +41,7 @@ def test_an_attack_is_contained(name, attacked, surroundings):
     execution = attacked.run(program, "1\n")
     assert b"BREACH" not in execution.stdout
     assert execution.ending is not Ending.SANDBOX_FAILURE, "an attack must not pass for a failure of the grader"
-    # Some attacks sleep or spin for ever; how long it takes to kill them is up to the machine.
+    # Some attacks sleep or spin forever; how long it takes to kill them is up to the machine.
     assert execution.seconds < 60
     assert not surroundings["MARKER"].exists()
     assert surroundings["SECRET"].read_text() == "SECRET"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run may use, what it leaves behind, and what ordinary programs can rely on."""
+"""Limits of a run, what it leaves, and what ordinary programs can rely on."""
 
 import os
 import signal
