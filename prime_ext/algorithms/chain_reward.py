@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chain of steps is worth as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
+"""Value of a chain of steps as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class ChainReward:
     parameters: Mapping[str, float | None] = field(default_factory=dict)
 
     def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
-        """The value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
+        """Return the value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
 
         Raises ValueError as :func:`accumulate`, and for a power other than 1 of a negative accumulated score.
         """

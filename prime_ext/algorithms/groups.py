@@ -10,7 +10,7 @@ from prime_ext.algorithms.returns import kept
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """Which rows belong together, in linear time and memory.
+    """Groups of rows that share a prompt, in linear time and memory.
 
     Attributes:
         index_B: number of the group, ``0 .. n_groups - 1``; ``n_groups`` for invalid rows.
@@ -26,7 +26,7 @@ class PromptGroups:
 
     @classmethod
     def of(cls, group_B: torch.Tensor, valid_B: torch.Tensor) -> "PromptGroups":
-        """Number the groups of the valid rows."""
+        """Assign numbers to the groups of the valid rows."""
         valid_B = valid_B.bool()
         ids_G, inverse_N = torch.unique(group_B[valid_B], return_inverse=True)
         index_B = torch.full_like(group_B, len(ids_G), dtype=torch.int64)
@@ -46,10 +46,10 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Standard deviation with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
+        """Return the standard deviation (Bessel's); exactly 0 for constant groups, single and invalid rows."""
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
-        # Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
+        # Equal values must not leave a rounding error: whatever divides by it would blow it up.
         kept_B = kept(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well the implicit PRM orders and classifies finished responses."""
+"""Accuracy of the implicit PRM in ordering and classifying finished responses."""
 
 from typing import NamedTuple
 

@@ -35,7 +35,7 @@ class RowFields:
     offset_B: torch.Tensor
 
     def __getitem__(self, rows: Any) -> "RowFields":
-        """The fields of some rows, by any index of a tensor: a micro-batch."""
+        """Return the fields of some rows, by any index of a tensor: a micro-batch."""
         return RowFields(self.weight_B[rows], self.target_B[rows], self.offset_B[rows])
 
 
@@ -189,10 +189,9 @@ class PRMLossFunction:
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
     ) -> RowFields:
-        """The fields of all rows of the global batch, from outcomes in [0, 1] and, if needed, log-ratios h before it.
+        """Build the fields of the global batch's rows from outcomes in [0, 1] and, if needed, log-ratios h before it.
 
-        Raises:
-            ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
+        Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
         """
         label_B = kept(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]

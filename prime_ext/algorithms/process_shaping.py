@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From token rewards to what the process source pays and where: granularity; for steps score, accumulation, length
-shaping, credit and reward position.
+"""Process rewards from token rewards: granularity; for steps score, accumulation, length shaping, credit, position.
 
 Scores of steps are ``(B, S)``, with the mask of steps a prefix of the row (see :class:`StepSpans`).
 """
@@ -44,7 +43,7 @@ def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperat
 
 @dataclass(frozen=True)
 class ProcessShaping:
-    """What the process source pays, and where.
+    """Amounts and positions of the rewards that the process source pays.
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.

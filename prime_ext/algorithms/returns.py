@@ -19,19 +19,19 @@ def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def following(mark_BT: torch.Tensor) -> torch.Tensor:
-    """Position of the first marked token behind each token, ``(B, T)`` int64; T where there is none."""
+    """Return the position of the first marked token after each token, ``(B, T)`` int64; T where there is none."""
     n_tokens = mark_BT.shape[1]
     at_BT = torch.where(mark_BT.bool(), torch.arange(n_tokens, device=mark_BT.device), n_tokens)
     return torch.nn.functional.pad(at_BT.flip(-1).cummin(-1).values.flip(-1)[:, 1:], (0, 1), value=n_tokens)
 
 
 def kept(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The values inside the mask, 0 outside: a selection, since a product would keep NaN."""
+    """Return the values inside the mask, 0 outside: a selection, since a product would keep NaN."""
     return torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))
 
 
 def wide(value: torch.Tensor) -> torch.Tensor:
-    """The values in float32 or better."""
+    """Return the values in float32 or better."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
@@ -46,7 +46,7 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
         return reward_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(reward_BT.dtype))
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
         return _reverse_discounted_sum(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
-    # Valid tokens move together at the left, what is invalid to a column behind them, and back.
+    # Move valid tokens together to the left and invalid ones to a column after them, then move all back.
     place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
     packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(1, place_BT, reward_BT)
     return torch.nn.functional.pad(_reverse_discounted_sum(packed_BT[:, :-1], discount), (0, 1)).gather(1, place_BT)

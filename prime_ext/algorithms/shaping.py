@@ -15,7 +15,7 @@ WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
 
 
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """The number of steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
+    """Return the steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
 
     Only a shape above 1 has a peak.
     """

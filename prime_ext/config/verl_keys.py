@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which keys a composed configuration may have, and which values: from verl's YAML files and dataclasses."""
+"""Keys and values that a composed configuration may have, from verl's YAML files and dataclasses."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def _at(section: Any, key: str) -> Any:
 
 
 def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
-    """Return what an unknown key may have been meant to be: one like it beside it, or of its name elsewhere."""
+    """Return what an unknown key may have been meant to be: one like it in its section, or of its name elsewhere."""
     section, above = known, ""
     *parents, name = key.split(".")
     for parent in parents:

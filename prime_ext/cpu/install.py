@@ -45,7 +45,7 @@ _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
 def install() -> None:
     """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
 
-    RuntimeError: verl's workers are already imported.
+    Raises RuntimeError: verl's workers are already imported.
     """
     # Importing verl loads its plug-ins, and with them, as a rule, CPU mode.
     import verl.plugin.platform  # noqa: F401

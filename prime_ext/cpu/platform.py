@@ -23,7 +23,7 @@ class CPUDeviceId(str):
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """What has no meaning without an accelerator."""
+    """Do nothing: this has no meaning without an accelerator."""
 
 
 def _build_device_module() -> types.ModuleType:

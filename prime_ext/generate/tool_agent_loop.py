@@ -67,7 +67,7 @@ class ToolThread:
 
 
 async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop does something within a second."""
+    """Return whether the loop responds within a second."""
     turned = asyncio.Event()
     here = asyncio.get_running_loop()
     loop.call_soon_threadsafe(here.call_soon_threadsafe, turned.set)

@@ -38,7 +38,7 @@ class Group:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether there are both correct and wrong responses."""
+        """Return whether there are both correct and wrong responses."""
         return {0.0, 1.0} <= {example.label for example in self.examples}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimizer of its own."""
+"""The trained bias of the PRM's cross-entropy: one number alongside the engine, with an optimizer of its own."""
 
 from pathlib import Path
 from typing import Any

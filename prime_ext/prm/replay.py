@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the PRM's last updates, to be drawn from again.
-
-Each update is one file in safetensors, with the tensors of :data:`FIELDS` for each rollout.
-"""
+"""Rollouts of the PRM's last updates, to be drawn again: a safetensors file per update, with :data:`FIELDS` of each."""
 
 import os
 import re
@@ -81,8 +78,7 @@ class PRMReplay:
     def load(self, folder: Path) -> None:
         """Take over the newest batches that :meth:`save` wrote, as many as the settings allow.
 
-        Raises:
-            FileNotFoundError: the checkpoint was saved without replay.
+        Raises FileNotFoundError: the checkpoint was saved without replay.
         """
         if not folder.is_dir():
             raise FileNotFoundError(

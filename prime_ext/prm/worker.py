@@ -166,7 +166,7 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def bias_value(self) -> float | None:
-        """The bias, if there is one; the same on all ranks."""
+        """Return the bias, if there is one; the same on all ranks."""
         return None if self._bias is None else self._bias.value
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)

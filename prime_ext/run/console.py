@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the logger ``console`` prints: one line for each step and each validation, in place of every metric."""
+"""Output of the logger ``console``: one line for each step and each validation, in place of every metric."""
 
 import math
 import time

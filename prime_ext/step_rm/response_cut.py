@@ -101,8 +101,7 @@ class Cut:
     timed_out: bool = False
 
     def with_content(self) -> "Cut":
-        """Join steps without a letter or a digit, markers aside, to the step before, or, at the beginning, to the next.
-        A response without content has no step."""
+        """Join steps that lack content to the step before, or the first one to the next; drop it if it stays alone."""
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):

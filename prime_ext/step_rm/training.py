@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 1024
 
 
 class Row(NamedTuple):
-    """What the model reads of a step, and its class: 0 to 2 for the labels -1, 0, 1."""
+    """Input of the model for a step, and its class: 0 to 2 for the labels -1, 0, 1."""
 
     ids: np.ndarray
     label: int

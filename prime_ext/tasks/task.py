@@ -74,10 +74,7 @@ class Gold:
     corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> str:
-        """Return the gold answer of a row that has the columns; with ``as_tests`` they are tests of programs.
-
-        ``BadRow``: no answer in the columns.
-        """
+        """Return the gold answer of a row; with ``as_tests``, tests of programs. ``BadRow``: no answer in columns."""
         if as_tests:
             return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True)
         (column,) = self.columns

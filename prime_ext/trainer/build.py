@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models beside the policy, from the whole configuration: PRM, reference, and the policy's average."""
+"""Models in addition to the policy, from the whole configuration: PRM, reference, and the policy's average."""
 
 from pathlib import Path
 from typing import Any

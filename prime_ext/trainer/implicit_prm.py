@@ -67,7 +67,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class PRMBatch:
-    """What the PRM is trained on: the rows of ``rollouts`` in their order, then replayed ones and padding.
+    """Rows on which the PRM is trained: those of ``rollouts`` in their order, then replayed ones and padding.
 
     All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B`` (False for padding) and a
     ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with them. Passes add what they take to ``seconds``.
@@ -163,7 +163,7 @@ class FrozenPRM(Companion):
 
     @property
     def reference_field(self) -> str:
-        """Where the reference's log-probabilities are."""
+        """Return the name of the field with the reference's log-probabilities."""
         return "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
 
     def worker_options(self, group: str) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class FrozenPRM(Companion):
         return noise if self.prime.distils or self.prime.rewards_advantages else self.settings.beta * noise
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Reference, then scores."""
+        """Compute the reference, then the scores."""
         batch = self.batch_of(rollouts)
         self.write_reference(batch)
         scores = self.score(batch)
@@ -258,7 +258,7 @@ class TrainedPRM(FrozenPRM):
     saved_with = "prm=frozen, or a variant without a PRM"
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """The trained bias and the layers that are trained."""
+        """Return the options; the PRM's include the trained bias and the layers that are trained."""
         trained = {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
@@ -287,7 +287,7 @@ class TrainedPRM(FrozenPRM):
             self.replay.load(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Reference, then scores and update in the order of ``prm.update_mode``."""
+        """Compute the reference, then score and update in the order of ``prm.update_mode``."""
         if not rollouts.valid_B.any():
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)

@@ -109,10 +109,10 @@ def targets_of(data: TensorDict) -> dict[str, float]:
 
 @torch.no_grad()
 def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a target for a micro-batch of the policy's, divided by the temperature, and the next tokens.
+    """Return a target's logits for the policy's micro-batch, divided by the temperature, and the next tokens.
 
-    Returns:
-        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's.
+    They are ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the
+    policy's.
     """
     engine, batch = engine_of(role), data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}

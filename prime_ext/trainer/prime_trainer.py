@@ -118,7 +118,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def _buffers_prompts(self) -> bool:
-        """Whether prompts stay in the buffer from one step to the next, as they do in the asynchronous modes."""
+        """Return whether prompts stay in the buffer from one step to the next, as in the asynchronous modes."""
         return isinstance(self.replay_buffer, PromptFilterReplayBufferAsync)
 
     def _oversampled(self) -> int:
@@ -134,7 +134,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._add_prompts_to_generate(wanted)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """The next prompt: one that was given back, or a new one with an id that repeats when the run is repeated."""
+        """Return the next prompt: one given back, or a new one with an id that repeats when the run is repeated."""
         if self._queued_prompts:
             prompt = self._queued_prompts.popleft()
         else:
@@ -159,7 +159,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
 
-    # ---- models beside the policy --------------------------------------------------------------------------------
+    # ---- models alongside the policy -----------------------------------------------------------------------------
 
     @cached_property
     def prm(self) -> FrozenPRM | None:
@@ -169,7 +169,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """What gives the process rewards."""
+        """Return the scorer that gives the process rewards."""
         return StepRewardModel(shaping_of(self.prime)) if self.prime.scores_steps else self.prm
 
     @cached_property
@@ -262,7 +262,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _describe_prm(self) -> dict[str, Any]:
-        """What is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
+        """Return what is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
         prm = self.config.prm
         return {
             "variant": variant_line(self.config),

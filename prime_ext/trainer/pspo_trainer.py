@@ -70,12 +70,10 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 def scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Numbers of the responses that are trained on, from their prompts and the manager's extra info.
+    """Return the numbers of the responses to train on, from their prompts and the manager's extra info.
 
-    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too.
-
-    Raises:
-        ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
+    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too. Raises
+    ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
     """
     failed = [bool(info[FAILURE]) for info in infos]
     if not any(failed):
@@ -142,7 +140,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         refuse(check_amount(self.config, len(self.train_dataset)))
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """The next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
+        """Return the next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
         prompts = super()._fetch_one_gen_batch()
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = (step, first + len(prompts))

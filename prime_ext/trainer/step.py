@@ -23,7 +23,7 @@ PRM_ROLE, AVERAGE_ROLE = "prm", "average"
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the policy's update reads, and what the step has measured.
+    """Input of the policy's update, and what the step has measured.
 
     Attributes:
         advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is a critic, else the

@@ -83,7 +83,7 @@ def digest_files(paths: Iterable[str | Path]) -> str:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
+    """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

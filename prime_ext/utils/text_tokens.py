@@ -22,7 +22,7 @@ class TextError(RunError):
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
-    """A prompt as chat messages; a string is one message of the user."""
+    """Return a prompt as chat messages; a string is one message of the user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
@@ -93,7 +93,7 @@ class TextEncoder:
         return ids
 
     def begin(self) -> list[int]:
-        """The beginning-of-sequence token, if the tokenizer puts it before a text."""
+        """Return the beginning-of-sequence token, if the tokenizer puts it before a text."""
         begin = self.tokenizer.bos_token_id
         return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
 

@@ -132,7 +132,7 @@ class ChoiceTask:
     async def averify(
         self, response: str, gold: str | int, *, names: Sequence[str] = (), n_options: int | None = None
     ) -> Verdict:
-        """Like :meth:`MultipleChoiceVerifier.verify`; a gold answer that is no option is the grader's failure."""
+        """Judge as :meth:`MultipleChoiceVerifier.verify`; a gold answer that is not an option is a grader failure."""
         try:
             return MultipleChoiceVerifier(tuple(names), n_options).verify(response, gold)
         except ValueError as error:

@@ -224,7 +224,7 @@ def _outside_text(change: Callable[[str], str], text: str) -> str:
 
 
 def _a_pair(match: re.Match[str]) -> bool:
-    """Whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
+    """Return whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
     return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
 
@@ -287,12 +287,7 @@ def _rare(text: str) -> str:
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
-    """Return the surface form of an answer by the rules above.
-
-    Args:
-        text: an answer, not a whole response.
-        thousands: whether ``1,000`` is a number (else a list).
-    """
+    """Return the surface form of an answer, not of a response; ``thousands``: ``1,000`` is a number, not a list."""
 
     def words_and_numbers(part: str) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)

@@ -74,8 +74,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``,
-    ``matrix``, ``congruence`` (a residue and its modulus).
+    """Several answers: list, tuple, interval (from inequalities), set, union, ratio, matrix, congruence with modulus.
 
     ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` and
     ``relation`` are the variable and the whole of an inequality.
@@ -100,7 +99,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Relation:
-    """Inequalities that are no interval, and "not equal"."""
+    """Inequalities that are not an interval, and "not equal"."""
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]

@@ -98,7 +98,7 @@ class MathVerifier:
         return self.verify(answer, gold, extraction=None)
 
     async def averify(self, response: str, gold: str, **options: Any) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop."""
+        """Judge as :meth:`verify` does, without blocking the event loop."""
         return await asyncio.wrap_future(self._start(response, gold, **options))
 
     def verify_batch(self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed") -> list[Verdict]:

@@ -172,7 +172,7 @@ def _close_from(first: int) -> None:
 
 
 def _place(descriptors: Sequence[int], keep: list[int]) -> None:
-    """Move the descriptors to 0, 1, 2, ... and close what lies behind those of the confinement."""
+    """Move the descriptors to 0, 1, 2, ... and close those after the confinement's."""
     if min([*descriptors, *keep]) < len(descriptors):
         raise RuntimeError("a descriptor lies where another one has to go")
     for target, descriptor in enumerate(descriptors):
