@@ -47,7 +47,7 @@ def accumulate(
     mode: str = "geometric",
     first_weight: float = 1.0,
 ) -> torch.Tensor:
-    """One score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
+    """Return one score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
 
     ``geometric``, the F of PSPO-WRS, is (p_1 ... p_n)^(1/n) as exp(mean(log p)), which does not underflow.
 

@@ -35,14 +35,14 @@ class PromptGroups:
         return cls(index_B, valid_B, torch.where(valid_B, count_G[index_B], 0), len(ids_G))
 
     def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
-        """Sum over the group of each row, shaped like the input; any axes may follow the rows. 0 for invalid rows."""
+        """Sum over the group of each row, in the input's shape; any axes may follow the rows. 0 for invalid rows."""
         valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
         kept_BX = kept(value_BX, valid_BX)
         total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(0, self.index_B, kept_BX)
         return total_GX[self.index_B]
 
     def mean(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Mean over the group of each row; 0 for invalid rows."""
+        """Return the mean over the group of each row; 0 for invalid rows."""
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ class PromptGroups:
         return kept(std_B, (low_G != high_G)[self.index_B])
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
-        """Values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
+        """Return the values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
         order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
         largest = int(self.size_B.max()) if len(order_N) else 0
         place_GN = torch.arange(largest, device=order_N.device) < torch.bincount(self.index_B[order_N])[:, None]

@@ -26,7 +26,7 @@ class RowFields:
     Attributes:
         weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the rows of the
             mini-batch, those that do not count included.
-        target_B: what the row is trained towards; the outcome label, or as the loss says.
+        target_B: what the row is trained toward; the outcome label, or as the loss says.
         offset_B: opponent or anchor, as the loss says; 0 where it has none.
     """
 
@@ -40,7 +40,7 @@ class RowFields:
 
 
 def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
+    """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
     return wide(kept(log_ratio_BT, mask_BT)).sum(-1)
 
 

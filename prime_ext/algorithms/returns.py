@@ -8,12 +8,12 @@ NOISE_MARGIN = 5.0
 
 
 def last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Position of the last valid token of each row, ``(B,)`` int64; the last position of all for rows without any."""
+    """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows without any."""
     return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
 
 
 def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
-    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
+    """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
     last_B1 = last_token(mask_BT)[:, None]
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
@@ -53,7 +53,7 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
 
 
 def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
-    """x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
+    """Return x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
     total_TB = value_BT.t().contiguous()
     for t in range(len(total_TB) - 2, -1, -1):
         total_TB[t].add_(total_TB[t + 1], alpha=discount)
@@ -61,7 +61,7 @@ def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Te
 
 
 def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """(x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
+    """Return (x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
 
     The variance is unbiased, as in the code of PRIME and verl. With fewer than two tokens only the mean is removed.
     """

@@ -51,7 +51,7 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
 
 
 def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
+    """Return h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
 
     e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
     (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)

@@ -26,7 +26,7 @@ class StepSpans:
 
     @property
     def count_B(self) -> torch.Tensor:
-        """Number of steps of each row."""
+        """Return the number of steps of each row."""
         return self.mask_BS.sum(-1)
 
 
@@ -57,7 +57,7 @@ def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Sum of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
+    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
     kept_BT = kept(value_BT, inside_BT)
@@ -66,7 +66,7 @@ def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
 
 
 def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Each step's value at its last token, 0 elsewhere, ``(B, T)``."""
+    """Place each step's value at its last token, 0 elsewhere, ``(B, T)``."""
     n_tokens = spans.step_BT.shape[1]
     placed_BT = value_BS.new_zeros(len(value_BS), n_tokens + 1)
     column_BS = torch.where(spans.mask_BS, spans.end_BS, n_tokens)

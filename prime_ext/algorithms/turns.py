@@ -30,7 +30,7 @@ def _turn_numbers(own_BT: torch.Tensor) -> torch.Tensor:
 
 
 class WrongNumberOfRewards(ValueError):
-    """A row of trajectories has not a reward for each turn."""
+    """A row of trajectories without a reward for each turn."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(f"{row}: {problem}")

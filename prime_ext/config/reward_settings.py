@@ -230,7 +230,7 @@ class TurnSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class AnchorSettings:
-    """A pull of the policy towards a running average of its own weights (``prime.anchor``)."""
+    """A pull of the policy toward a running average of its own weights (``prime.anchor``)."""
 
     coefficient: Positive
     decay: Share

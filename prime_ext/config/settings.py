@@ -88,7 +88,7 @@ class PrimeSettings(Section):
 
     @property
     def paid_process(self) -> TokenSettings | StepRewardSettings | ScoredStepSettings | None:
-        """The process rewards, where they are a source of their own."""
+        """Return the process rewards, where they are a source of their own."""
         return None if isinstance(self.process, KLSettings) else self.process
 
     @property
@@ -100,7 +100,7 @@ class PrimeSettings(Section):
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """The sources whose advantage needs a critic; of two it values the sum of their rewards."""
+        """Return the sources whose advantage needs a critic; of two it values the sum of their rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
@@ -167,7 +167,7 @@ FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
 
 
 def forward_tokens(prm: Mapping[str, Any]) -> int:
-    """Tokens per GPU of a pass without gradients through the PRM or its reference, from the section ``prm``.
+    """Return the tokens per GPU of a pass without gradients through the PRM or its reference, from section ``prm``.
 
     By default four times those of a training pass, up to 32,768, with ``prm.model.use_fused_kernels``; otherwise as
     many as in training, because the logits would be the peak of memory.

@@ -97,7 +97,7 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
     from hydra.utils import get_class
 
     def check(section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any) -> Iterable[str]:
-        """``owner``: the dataclass of verl that describes the section, unless it names one itself."""
+        """Check a section; ``owner``: the dataclass of verl that describes the section, unless it names one itself."""
         owner = get_class(usual["_target_"]) if "_target_" in usual else owner
         hints = get_type_hints(owner) if owner else {}
         for name, given in section.items():

@@ -190,7 +190,7 @@ class TransformersServer:
     def _resolve(self, outputs: Mapping[int, GenerationOutput]) -> None:
         for ticket, output in outputs.items():
             future = self._futures.pop(ticket)
-            if not future.done():  # a cancelled client does not wait any more
+            if not future.done():  # a canceled client does not wait any more
                 future.set_result(output)
 
     async def wait_for_requests_to_drain(self) -> None:

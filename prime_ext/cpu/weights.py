@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves model weights from a trainer to a model in another process, checked by name, shape and completeness."""
+"""Transfer of model weights from a trainer to a model in another process, checked by name, shape and completeness."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 

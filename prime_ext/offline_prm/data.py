@@ -109,7 +109,7 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
-    """Read and check all rows: prompts with labelled responses, or labelled steps. Raises ``SourceError``."""
+    """Read and check all rows: prompts with labeled responses, or labeled steps. Raises ``SourceError``."""
     groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""

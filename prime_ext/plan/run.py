@@ -210,7 +210,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         values, updates = engine.shape.with_values(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
-        # An average of the policy's weights, towards which the policy is pulled.
+        # An average of the policy's weights, toward which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
         engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
     if prm is None:

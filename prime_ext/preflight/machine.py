@@ -117,7 +117,7 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:
-    """Ranks that share a sequence or the weights, and by key of a budget of tokens, those that share a sequence."""
+    """Return the ranks that share a sequence or the weights and, by key of a token budget, those of a sequence."""
     if section == CRITIC:
         parallel = config.critic.fsdp.get("ulysses_sequence_parallel_size", 1)
         # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have it.

@@ -21,7 +21,7 @@ def has_adapter(model: Any) -> bool:
 
 
 def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
-    """One line per combination of settings that cannot work."""
+    """Yield one line per combination of settings that cannot work."""
     strategy = config.prm.engine.get("strategy")
     if strategy not in ENGINES:
         yield f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, whatever the policy's is"

@@ -32,7 +32,7 @@ class OutcomeBias:
 
     @property
     def value(self) -> float:
-        """b; 0 before it has a starting value."""
+        """Return b, which is 0 before it has a starting value."""
         return float(self.parameter.detach())
 
     def start(self, mean_outcome: float) -> None:

@@ -48,7 +48,7 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
+    """Scorer that cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
 
     def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
         self._cutter, self._score = ResponseCutter(steps, tokenizer), score

@@ -32,7 +32,7 @@ def logs_to_console(config: DictConfig) -> bool:
 
 
 class ConsoleLines:
-    """Replaces verl's console logger; the run begins when this object is made."""
+    """Replacement of verl's console logger; the run begins when this object is made."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self._total_steps = total_steps

@@ -37,7 +37,7 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class GuardedRunMixin(_Trainer):
-    """Goes between a mixin of prime_ext and verl's trainer."""
+    """Class between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
         """Set up workers and models as verl does.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.step_rm.convert``: write labelled steps of public data sets into one parquet file.
+"""``python -m prime_ext.step_rm.convert``: write labeled steps of public data sets into one parquet file.
 
     python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
         --output steps.parquet

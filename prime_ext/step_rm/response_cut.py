@@ -46,7 +46,7 @@ class TokenText:
         raise ValueError("the tokenizer has no token that decodes to a text, so steps cannot be found in responses")
 
     def _decode(self, ids: list[int]) -> str:
-        # Cleaning up would join and move characters of neighbouring tokens.
+        # Cleaning up would join and move characters of neighboring tokens.
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _behind_anchor(self, ids: list[int]) -> str:
@@ -117,7 +117,7 @@ class Cut:
 
 
 class ResponseCutter:
-    """Cut responses as the settings say: in their text, or after delimiter tokens."""
+    """Cutter of responses as the settings say: in their text, or after delimiter tokens."""
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
         self._settings = settings

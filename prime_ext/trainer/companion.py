@@ -40,7 +40,7 @@ class Companion:
 
     @property
     def group(self) -> Any:
-        """The workers of the model itself."""
+        """Return the workers of the model itself."""
         return self.groups[next(iter(self.models))]
 
     def save(self, folder: str, global_step: int) -> None:

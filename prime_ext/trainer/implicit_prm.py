@@ -171,12 +171,12 @@ class FrozenPRM(Companion):
 
     @cached_property
     def data_parallel_size(self) -> int:
-        """Ranks over which rows are divided; every pass wants a multiple of them."""
+        """Return the ranks over which rows are divided; every pass wants a multiple of them."""
         return self.groups[PRM_GROUP].data_parallel_size()[0]
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the rounding noise of a reward."""
+        """Return the standard deviation of the rounding noise of a reward."""
         # verl's mixed precision is bf16 unless told otherwise.
         precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
         noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss plus a pull towards other models of the same worker process, over the whole vocabulary.
+"""verl's policy loss plus a pull toward other models of the same worker process, over the whole vocabulary.
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
@@ -77,7 +77,7 @@ class TargetedPolicyLoss:
         dp_group: object = None,
         student_logits: torch.Tensor | None = None,
     ) -> Any:
-        """Values per token from ``student_logits``; otherwise the loss and its metrics."""
+        """Return values per token from ``student_logits``; otherwise the loss and its metrics."""
         assert data is not None
         if student_logits is not None:
             return self._per_token(student_logits, data)

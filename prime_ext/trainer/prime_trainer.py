@@ -53,7 +53,7 @@ STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
-    """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
+    """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
@@ -66,7 +66,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self._prompt_of_uid: dict[str, TensorDict] = {}
         self._prompts_fetched = 0
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
+            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
             config.trainer.v1.trainer_mode = base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
@@ -163,7 +163,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @cached_property
     def prm(self) -> FrozenPRM | None:
-        """The implicit PRM, or a frozen model in its place."""
+        """Return the implicit PRM, or a frozen model in its place."""
         prm = self.prm_settings
         return None if prm is None else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
 
@@ -174,7 +174,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @cached_property
     def average(self) -> PolicyAverage | None:
-        """The running average of the policy, if the policy is pulled towards it."""
+        """Return the running average of the policy, if the policy is pulled toward it."""
         anchor = self.prime.anchor
         return None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
 
@@ -287,7 +287,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- one step --------------------------------------------------------------------------------------------
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """verl's step, and what the filter did in it."""
+        """Run verl's step, and record what the filter did in it."""
         batch = super().step(metrics, timing_raw)
         if self._buffers_prompts:
             metrics.update(self.replay_buffer.step_metrics())
@@ -298,7 +298,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's own computation first, for its KL penalty and rollout correction; then PRIME's step over it."""
+        """Run verl's computation, for its KL penalty and rollout correction, then PRIME's step over it."""
         store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
         rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter)
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
@@ -315,7 +315,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's update, whose loss is told what else to pull the policy towards."""
+        """Run verl's update, whose loss is told what else to pull the policy toward."""
         if self.average is not None:
             with marked_timer("policy_average", self.timing_raw):
                 self.average.follow()

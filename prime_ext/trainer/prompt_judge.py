@@ -43,7 +43,7 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judges each prompt once, when all its rollouts have ended, and remembers the verdict until told to forget it.
+    """Judge of each prompt once all its rollouts have ended, which remembers the verdict until told to forget it.
 
     Attributes:
         band: the filter.
@@ -168,7 +168,7 @@ class PromptJudge:
         )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
+        """Say in a line why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "

@@ -109,7 +109,7 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
+    """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
     Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
     metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
@@ -119,7 +119,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
     def __init__(self, config: DictConfig):
         self.pspo, _ = sections_of(config)
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
+            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
             config.trainer.v1.trainer_mode = base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)

@@ -165,7 +165,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
+        """Return stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
@@ -239,7 +239,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return self.max_in_flight - self.count_prompts()
 
     def count_rollouts(self) -> int:
-        """Finished training rollouts in the store."""
+        """Count the finished training rollouts in the store."""
         self._sync_metadata_from_transfer_queue()
         return len(self.partitions["train"])
 

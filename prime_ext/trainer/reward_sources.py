@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rollouts and scores to reward sources, as configured, and on to advantages."""
+"""Reward sources, as configured, from rollouts and scores, and advantages from them."""
 
 import logging
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Advantages:
 def reward_sources(
     rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
 ) -> Sources:
-    """Outcome, process and turn rewards with their coefficients; one sum where one critic values the first two.
+    """Return outcome, process and turn rewards with coefficients; one sum where a critic values the first two.
 
     The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is
     shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.

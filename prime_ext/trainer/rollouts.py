@@ -68,7 +68,7 @@ class Rollouts:
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
-        """Rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
+        """Return the rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
         return self.mask_BT.bool().any(-1)
 
 

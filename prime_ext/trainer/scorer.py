@@ -38,7 +38,7 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """Gives process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
+    """Source of process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Score rollouts, and learn from them if it does."""

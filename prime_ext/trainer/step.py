@@ -17,7 +17,7 @@ from prime_ext.trainer.reward_sources import combine, reward_sources
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, Scorer
 
-# Names under which the policy's loss looks up the models that it is pulled towards.
+# Names under which the policy's loss looks up the models that it is pulled toward.
 PRM_ROLE, AVERAGE_ROLE = "prm", "average"
 
 

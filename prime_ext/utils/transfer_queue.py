@@ -66,7 +66,7 @@ class RolloutStore:
 
     @property
     def keys(self) -> list[str]:
-        """Trajectories, one for each row."""
+        """Return trajectories, one for each row."""
         return list(self.batch.keys)
 
     @property
@@ -76,12 +76,12 @@ class RolloutStore:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of prompt and response."""
+        """Return the tokens of prompt and response."""
         return [tag["seq_len"] for tag in self.batch.tags]
 
     @property
     def groups(self) -> list[int]:
-        """Number of each row's prompt, from 0 on in the order in which they come."""
+        """Return the number of each row's prompt, from 0 on in the order in which they come."""
         number: dict[str, int] = {}
         return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
 

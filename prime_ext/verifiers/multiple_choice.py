@@ -33,7 +33,7 @@ _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 
 
 class MultipleChoiceVerifier:
-    """Verifies responses to problems with numbered options.
+    """Verifier of responses to problems with numbered options.
 
     ``names`` of the options are in order, e.g. ``("entailment", "neutral")``; ``n_options``, their number, may
     be given alone. Without either, any number up to 99 is an option.

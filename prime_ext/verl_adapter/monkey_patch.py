@@ -55,7 +55,7 @@ def forward_chunked(
 def output_layer_forward(
     self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
+    """Return log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
 
     FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its backward pass only.
     """

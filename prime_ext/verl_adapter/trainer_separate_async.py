@@ -47,7 +47,7 @@ class SnapshotActorWorker(DetachActorWorker):
 
 
 class _WithoutFlush(logging.LoggerAdapter):
-    """verl 0.9.1 passes print's argument ``flush`` to a logger when ``hybrid_engine=false``, which ends the run."""
+    """Logger that drops ``flush``: verl 0.9.1 passes it when ``hybrid_engine=false``, which ends the run."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}

@@ -25,7 +25,7 @@ _TRANSIENT = (408, 409, 429)
 
 
 class ClassifyScorer(StepScorer):
-    """Query ``/classify`` with token ids, in one event loop.
+    """Scorer that queries ``/classify`` with token ids, in one event loop.
 
     ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
+"""Comparison of two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
 The rules: docs/reference/verifier_rules.md.
 """

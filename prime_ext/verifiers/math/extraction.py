@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the final answer in a response. The text is hostile: everything here is linear in its length.
+"""Search for the final answer in a response. The text is hostile: everything here is linear in its length.
 
 The styles, and which of several boxes count: docs/reference/verifier_rules.md.
 """

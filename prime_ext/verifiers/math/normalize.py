@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings an answer into one surface form, without understanding it. Linear in the length of the text.
-
-What becomes what: docs/reference/verifier_rules.md.
-"""
+"""One surface form for an answer, in linear time and without understanding it: docs/reference/verifier_rules.md."""
 
 import re
 import unicodedata
@@ -144,7 +141,7 @@ _POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[
 
 
 def readings(gold: str, answer: str) -> list[tuple[str, str]]:
-    """Both answers normalised, once for each meaning that their commas may have; the likeliest comes first.
+    """Normalize both answers, once for each meaning that their commas may have, the likeliest first.
 
     ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
     where semicolons separate members.

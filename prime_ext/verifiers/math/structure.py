@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a normalised answer as a tree: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
+"""Trees of normalized answers: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
 
 What each form means: docs/reference/verifier_rules.md.
 """
@@ -134,7 +134,7 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 
 
 def read_answer(text: str) -> Node:
-    """Read a normalised answer. Its nesting must be within the limits of complexity, for this is recursive."""
+    """Read a normalized answer. Its nesting must be within the limits of complexity, for this is recursive."""
     text = _strip(text)
     if _MONTH.search(text):
         return Words(" ".join(re.findall(r"[a-z]+|[0-9]+", text.replace("\\text", "").lower())))

@@ -103,7 +103,7 @@ class _Reader(_Latex2Sympy):
         self._mode = mode
 
     def create_parser(self, latex_str: str) -> Any:
-        """ANTLR's SLL mode fails on some input that LL accepts, but what it reads it reads alike."""
+        """Set ANTLR's mode: SLL fails on some input that LL accepts, but what it reads it reads alike."""
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self._mode
         return parser

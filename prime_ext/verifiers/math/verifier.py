@@ -68,7 +68,7 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
 
 
 class MathVerifier:
-    """Verifies final answers. Safe from any thread, from asyncio and inside Ray actors.
+    """Verifier of final answers. Safe from any thread, from asyncio and inside Ray actors.
 
     Args:
         pool: the workers; None: those that all verifiers in this process share.

@@ -226,7 +226,7 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
 
 
 class Sandbox(Pool):
-    """Runs hostile Python programs, each in a confined process of its own. Thread-safe.
+    """Sandbox that runs hostile Python programs, each in a confined process of its own. Thread-safe.
 
     Args:
         limits: limits of a run unless it brings its own.
