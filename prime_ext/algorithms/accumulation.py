@@ -17,8 +17,7 @@ from prime_ext.algorithms.returns import kept, wide
 class StepScore:
     """The score p_k of a step from x_k, the sum of beta * q_t over it.
 
-    For a PRM trained with the cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv
-    2502.01456).
+    With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv 2502.01456).
 
     * ``none``: p_k = x_k, of any sign.
     * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.

@@ -109,9 +109,9 @@ def chunked_log_probs_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies, ``(N,)`` each.
 
-    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass computes the
-    logits of each chunk again. Cannot be differentiated twice; call it outside of autocast, which would not cover the
-    backward pass.
+    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass recomputes each
+    chunk's logits. Cannot be differentiated twice; call it outside of autocast, which would not cover the backward
+    pass.
 
     Args:
         hidden_NH: last hidden states of the tokens, any floating dtype.

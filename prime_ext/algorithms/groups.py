@@ -46,7 +46,7 @@ class PromptGroups:
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviation (Bessel's); exactly 0 for constant groups, single and invalid rows."""
+        """Return std with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
         # Equal values must not leave a rounding error: whatever divides by it would blow it up.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
 
-The rule for chains of one step is not part of a shape, see ``chain_reward.py``. Shapes are computed in float64, which
-exponents of long chains need.
+The rule for chains of one step is in ``chain_reward.py``. Exponents of long chains need float64, which shapes use.
 """
 
 import math

@@ -41,8 +41,7 @@ def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor,
     """Place each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
 
     Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may lack that of the
-    last. That of a turn without a valid token is paid nowhere. Raises WrongNumberOfRewards: a row has another number of
-    them.
+    last. That of a turn without a valid token is paid nowhere. Raises WrongNumberOfRewards: a row has another number.
     """
     own_BT = own_BT.bool()
     turn_BT = _turn_numbers(own_BT)

@@ -22,8 +22,8 @@ _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
-    ``name`` is that of one of prime_ext, without ``.yaml``; ``overrides`` are Hydra's ``key=value`` words. Raises
-    SettingsError: it does not compose; the line names the key.
+    ``name`` is a primary configuration of prime_ext, without ``.yaml``; ``overrides`` are Hydra's ``key=value`` words.
+    Raises SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException

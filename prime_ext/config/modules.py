@@ -28,7 +28,7 @@ def variable_with(modules: Iterable[str]) -> str:
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import these modules and those of the environment, and add them to it, for verl in every process.
+    """Import these modules and those named in the environment, and add them to it, for verl in every process.
 
     Raises SettingsError: one cannot be imported.
     """

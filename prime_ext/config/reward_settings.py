@@ -26,7 +26,7 @@ SHAPES_WITHOUT_PARAMETERS = ["released"]
 
 @dataclass(frozen=True, config=STRICT)
 class AccumulationSettings:
-    """Settings that combine the scores of steps into one score (``accumulation``)."""
+    """Settings for combining the scores of steps into one score (``accumulation``)."""
 
     mode: Accumulation
     first_weight: Positive

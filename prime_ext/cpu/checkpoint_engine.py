@@ -27,8 +27,7 @@ _READY, _END = b"ready", b""
 class TCPCheckpointEngine(CheckpointEngine):
     """One end of the transfer; actor rank 0 is the master.
 
-    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: the other side did not answer within
-    ``timeout`` seconds.
+    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: no answer within ``timeout`` seconds.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout: float = 600.0) -> None:

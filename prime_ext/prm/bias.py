@@ -21,8 +21,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class OutcomeBias:
     """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
-    AdamW without weight decay steps whenever the engine's optimizer does; where the engine skips a step (gradients that
-    are not finite), b skips it too.
+    AdamW without weight decay steps with the engine's optimizer, and skips what it skips (gradients not finite).
     """
 
     def __init__(self, lr: float):

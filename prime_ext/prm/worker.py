@@ -56,9 +56,9 @@ def padded_responses(value: Any, responses: Any) -> torch.Tensor:
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
-    The driver has prepared the fields of the rows (target, weight, offset). The weights contain the size of the
-    mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients over the data-parallel
-    ranks, hence the factor ``dp_size``.
+    The driver has prepared the rows' fields (target, weight, offset). Weights contain the size of the mini-batch, so
+    the sum over micro-batches and ranks is its loss. Engines average gradients over data-parallel ranks, hence the
+    factor ``dp_size``.
 
     Attributes:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.

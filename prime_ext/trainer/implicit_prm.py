@@ -204,8 +204,8 @@ class FrozenPRM(Companion):
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
         """Have the reference's log-probabilities in the store, by a pass of its own only if ``prm.reference`` needs it.
 
-        With ``as_update`` rows are packed as the update packs them, whose forward passes then give the scores: of the
-        same model q is 0, without rounding noise.
+        With ``as_update`` rows are packed as by the update, whose forward passes then score: of the same model q is
+        exactly 0.
         """
         kind, rows = self.settings.reference, batch.rows
         with marked_timer("prm_reference", batch.seconds):
@@ -308,7 +308,7 @@ class TrainedPRM(FrozenPRM):
     def update(self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False) -> dict[str, float]:
         """Train on the mini-batches, and return the metrics of the update.
 
-        ``before`` are scores before it, for losses that need them. With ``keeps_scores`` the log-probabilities of the
+        ``before`` are earlier scores, for losses that need them. With ``keeps_scores`` the log-probabilities of the
         training forward passes are left in the store.
         """
         plan, group, loss = self.plan(batch), self.groups[PRM_GROUP], PRM_LOSSES[self.settings.loss]

@@ -111,8 +111,7 @@ def targets_of(data: TensorDict) -> dict[str, float]:
 def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a target's logits for the policy's micro-batch, divided by the temperature, and the next tokens.
 
-    They are ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the
-    policy's.
+    Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine packs the policy's.
     """
     engine, batch = engine_of(role), data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}

@@ -46,8 +46,7 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 
     A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
 
-    ``info`` is of the manager, which has read all tokens. Raises ValueError where it is about another output of the
-    agent loop.
+    ``info`` is the manager's, of all tokens. Raises ValueError where it is about another output of the agent loop.
     """
     n_tokens, own_T = len(mask_T), mask_T.bool()
     if info["n_tokens"] != n_tokens:
@@ -111,9 +110,8 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
 class PSPOTrainerMixin(GuardedRunMixin):
     """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
-    Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
-    metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
-    of the KL penalty.
+    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the manager's findings become
+    metrics. Rows keep the order of the data; checkpoints hold the adaptive coefficient of the KL penalty.
     """
 
     def __init__(self, config: DictConfig):

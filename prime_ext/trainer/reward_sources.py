@@ -129,7 +129,7 @@ def _process(
     settings: PrimeSettings,
     common: dict[str, Any],
 ) -> tuple[RewardSource, dict[str, float]]:
-    """Return the source that the token rewards ``reward_BT`` make, and its metrics."""
+    """Return the source with the token rewards ``reward_BT``, and its metrics."""
     process, mask_BT, metrics = settings.paid_process, rollouts.mask_BT, {}
     assert process is not None
     shaping, spans = shaping_of(settings), None if scored.steps is None else scored.steps.spans

@@ -163,8 +163,7 @@ def hub_rows(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers from 1.
 
-    ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names. SourceError: it
-    cannot be fetched.
+    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration. SourceError: cannot be fetched.
     """
     use_cache_without_hub(repository)
     from datasets import load_dataset

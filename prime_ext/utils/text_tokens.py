@@ -31,8 +31,8 @@ def join_steps(
 ) -> tuple[str, tuple[int, ...]]:
     """Return one response from its steps, and the position after the last character of each step.
 
-    ``{n}`` in the prefix is the number of a step from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the
-    step that follows, except where a token straddles.
+    ``{n}`` in the prefix is the step's number from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the step
+    that follows, except where a token straddles.
     """
     text, ends = "", []
     for number, step in enumerate(steps, start=1):

@@ -5,8 +5,7 @@ verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits
 are of one class in one process (for_upstream.md). :func:`apply` binds the replacement to the instance, and lets it
 answer only when the engine asks for fused log-probabilities.
 
-The backend ``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` holds six
-copies of those of 512.
+The backend ``chunked`` runs wherever torch does, on logits of 256 tokens; verl's ``torch`` holds six copies of 512.
 """
 
 from collections.abc import Callable

@@ -176,7 +176,7 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
 
 
 def leaf(gold: Node, answer: Node) -> bool:
-    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and judges nobody."""
+    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and decides nothing."""
     try:
         wanted, links = _parse_node(gold)
     except Unparsable:

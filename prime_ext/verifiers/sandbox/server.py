@@ -4,8 +4,7 @@
 Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is slow. A child of
 this server has its modules already imported and costs two or three milliseconds. The server never reads a program:
 packets hold limits and descriptors of anonymous files, so that the next run inherits nothing of this one. The system
-call filter refuses new processes, so that one SIGKILL ends a run. The server ends with its client, and its children
-with it.
+call filter refuses new processes, so one SIGKILL ends a run. Server and children end with the client.
 """
 
 import ctypes
