@@ -31,7 +31,7 @@ class StepScore:
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 where there is no step. Raises ValueError for a sigmoid of a sum that is not finite."""
+        """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not finite."""
         kept_BS = kept(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS

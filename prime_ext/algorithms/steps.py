@@ -13,7 +13,7 @@ class StepSpans:
     """Steps of each row, filled up to the largest number of steps in the batch.
 
     Attributes:
-        end_BS: position of the last token of each step; 0 where there is no step.
+        end_BS: position of the last token of each step; 0 without a step.
         mask_BS: whether the row has that step. Steps come first, so the mask is a prefix.
         length_BS: valid tokens in the step, its last one included.
         step_BT: number of the step of each valid token, -1 outside the response mask.
@@ -57,7 +57,7 @@ def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
+    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 without a step."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
     kept_BT = kept(value_BT, inside_BT)

@@ -59,7 +59,7 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     Args:
         error: of ``adapter``, which knows the keys that are allowed.
         prefix: stands before every key.
-        top: name of the object that has the keys, used where there is no prefix.
+        top: name of the object that has the keys, used without a prefix.
     """
     # Key -> name, messages and ending. A value that fits no member of a union has one message for each member.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}

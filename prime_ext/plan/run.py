@@ -2,7 +2,7 @@
 """``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running it.
 
 Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits, 1 when it would not
-start or not fit, 2 when there is no plan. Seconds are FLOPs over a device's peak and an assumed utilization, which no
+start or not fit, 2 without a plan. Seconds are FLOPs over a device's peak and an assumed utilization, which no
 run on a GPU has confirmed. The share of generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to
 3,072 tokens).
 """

@@ -195,7 +195,7 @@ class Task:
         return {**source_of(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
-        """Read a row of the source. ``BadRow``: a column is missing or empty, or there is no gold answer."""
+        """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:

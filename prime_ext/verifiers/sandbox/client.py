@@ -112,7 +112,7 @@ class ServerProcess(Worker):
             raise
 
     def _examine(self, reason: str) -> Protection:
-        """Wait for the server and try its protections in a first run; ``reason``: why there is no filter."""
+        """Wait for the server and try its protections in a first run; ``reason``: why the filter is missing."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
