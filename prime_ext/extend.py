@@ -65,7 +65,7 @@ def _try_loss(name: str, function: _PRMLoss) -> None:
 
 
 def _check(function: str, value: Any, shape: tuple[int, ...]) -> None:
-    """Check what a function returned on a trial. Raises ValueError: it is no finite tensor of the shape."""
+    """Check what a function returned on a trial. Raises ValueError: it is not a finite tensor of the shape."""
     if not isinstance(value, torch.Tensor) or value.shape != shape:
         found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise ValueError(f"{function} must return a tensor of shape {shape} for this trial, got {found}")

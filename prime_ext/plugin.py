@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verl loads in every process: by its entry point, or, loudly, ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
+"""Plug-in that every verl process loads: by its entry point or, loudly, ``VERL_USE_EXTERNAL_MODULES=prime_ext.plugin``.
 
 Importing it registers the trainers, the reward managers and, under ``VERL_PLATFORM=cpu``, CPU support; and it makes
 ``use_fused_kernels`` a choice of each model. ``python -m prime_ext.doctor`` shows errors, which verl hides.

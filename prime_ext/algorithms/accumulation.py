@@ -17,8 +17,7 @@ from prime_ext.algorithms.returns import kept, wide
 class StepScore:
     """The score p_k of a step from x_k, the sum of beta * q_t over it.
 
-    For a PRM trained with the cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv
-    2502.01456).
+    With a PRM trained by cross-entropy, x_k is what step k adds to the log-odds of success (PRIME, arXiv 2502.01456).
 
     * ``none``: p_k = x_k, of any sign.
     * ``sigmoid``: p_k = sigmoid(scale * x_k), the chance of success after the step if it was 1/2 before.
@@ -32,7 +31,7 @@ class StepScore:
     scale: float = 1.0
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-        """Scores ``(B, S)``, 0 where there is no step. Raises ValueError for a sigmoid of a sum that is not finite."""
+        """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not finite."""
         kept_BS = kept(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
@@ -47,7 +46,7 @@ def accumulate(
     mode: str = "geometric",
     first_weight: float = 1.0,
 ) -> torch.Tensor:
-    """One score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
+    """Return one score per response from the scores p_1 .. p_n of its steps, ``(B,)``.
 
     ``geometric``, the F of PSPO-WRS, is (p_1 ... p_n)^(1/n) as exp(mean(log p)), which does not underflow.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chain of steps is worth as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
+"""Value of a chain of steps as a whole: accumulated score times length factor (PSPO*, arXiv 2411.11681)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class ChainReward:
     parameters: Mapping[str, float | None] = field(default_factory=dict)
 
     def __call__(self, step_score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> ChainValue:
-        """The value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
+        """Return the value of each response from the scores of its steps, ``(B, S)`` with the mask of steps.
 
         Raises ValueError as :func:`accumulate`, and for a power other than 1 of a negative accumulated score.
         """
@@ -55,11 +55,11 @@ class ChainReward:
         return ChainValue(count_B, score_B, factor_B, score_B**self.power * factor_B)
 
     def length_factor(self, count_B: torch.Tensor) -> torch.Tensor:
-        """h(n) of a shape that does not read the accumulated score."""
+        """Return h(n) of a shape that does not read the accumulated score."""
         return self.factor(torch.zeros(count_B.shape, device=count_B.device), count_B)
 
     def factor(self, score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """h(n, F), and 0 for chains that are too short; the shapes other than ``released`` do not read the score."""
+        """Return h(n, F), and 0 for chains that are too short; only the shape ``released`` reads the score."""
         factor = SHAPES[self.shape](score, steps.to(score.dtype), **self.parameters)
         fewest = 2 if self.single_step == "zero" else 1
         return torch.where(steps >= fewest, factor, factor.new_zeros(()))

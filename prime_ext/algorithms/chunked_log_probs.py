@@ -7,7 +7,7 @@ import torch
 
 
 def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits of a chunk in float32 (float64 stays), divided by the temperature.
+    """Return the logits of a chunk in float32 (float64 stays), divided by the temperature.
 
     16-bit factors are multiplied as they are, but the product is not rounded to 16 bits, in which logits of size 20 are
     0.125 apart.
@@ -22,7 +22,7 @@ def _logits(hidden_NH: torch.Tensor, weight_VH: torch.Tensor, temperature: float
 
 
 def _add_product(sum_VH: torch.Tensor, slope_VC: torch.Tensor, hidden_CH: torch.Tensor) -> None:
-    """sum += slope @ hidden in place, with a float32 sum (float64 stays).
+    """Compute sum += slope @ hidden in place, with a float32 sum (float64 stays).
 
     On CUDA the slopes are rounded to 16-bit hidden states' dtype, as autograd would have them: a product of float32
     factors is an order of magnitude slower there.
@@ -34,7 +34,7 @@ def _add_product(sum_VH: torch.Tensor, slope_VC: torch.Tensor, hidden_CH: torch.
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """Keeps two or three numbers per token for the backward pass, which computes the logits of each chunk again."""
+    """Function that keeps two or three numbers per token; the backward pass computes each chunk's logits again."""
 
     @staticmethod
     def forward(
@@ -109,9 +109,9 @@ def chunked_log_probs_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(hidden @ weight^T / temperature) at the target of each token, and the entropies, ``(N,)`` each.
 
-    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass computes the
-    logits of each chunk again. Cannot be differentiated twice; call it outside of autocast, which would not cover the
-    backward pass.
+    Value and gradients are those of the plain computation, in float32 (or float64). The backward pass recomputes each
+    chunk's logits. Cannot be differentiated twice; call it outside of autocast, which would not cover the backward
+    pass.
 
     Args:
         hidden_NH: last hidden states of the tokens, any floating dtype.

@@ -5,7 +5,7 @@ The reward log phi - log pi of a token vanishes once the policy has learned what
 
     - grad KL(pi || phi) = E_{a ~ pi}[ grad log pi(a) * (log phi - log pi)(a) ],
 
-the policy may be pulled towards phi directly, without sampled rewards.
+the policy may be pulled toward phi directly, without sampled rewards.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> t
 
 
 class _LogProbsAndReverseKL(torch.autograd.Function):
-    """Keeps a few numbers per token and the logits it was given; the backward pass computes each chunk again."""
+    """Function that keeps its logits and a few numbers per token; the backward pass computes each chunk again."""
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, *target_logits: Any) -> Any:
@@ -89,7 +89,7 @@ def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def log_probs_and_reverse_kl(
     logits_NV: torch.Tensor, token_N: torch.Tensor, target_logits: Sequence[torch.Tensor], chunk: int = 256
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
+    """Return the log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
 
     Beyond what is given, and the gradient of the logits, no tensor has more than ``chunk`` rows of the vocabulary.
     Float32 or better. Cannot be differentiated twice; call it outside of autocast.

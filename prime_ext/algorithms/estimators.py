@@ -111,12 +111,12 @@ def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B
 
 
 def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
-    """G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
+    """Return G_ik minus the mean of G_jk over the other rollouts that have a k-th turn.
 
     G_k = r_k + discount * G_(k+1) is the return of turn k, with r_k the sum of what the source pays in it; all tokens
     of a turn have its advantage. Where no other rollout has a k-th turn, the baseline is the mean of the others' G_j1.
-    The baseline looks at other rollouts only, so the policy gradient has no bias even where the policy decides when to
-    stop. Centering each turn's reward before the sum would charge "one more turn" with its mean reward
+    The baseline looks at other rollouts only, so the policy gradient is unbiased even where the policy decides when to
+    stop. Centering turn rewards before the sum would charge "one more turn" with its mean reward
     (verl-project/verl#7244).
     """
     assert source.turn_end_BT is not None

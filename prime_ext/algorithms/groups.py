@@ -10,7 +10,7 @@ from prime_ext.algorithms.returns import kept
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """Which rows belong together, in linear time and memory.
+    """Groups of rows that share a prompt, in linear time and memory.
 
     Attributes:
         index_B: number of the group, ``0 .. n_groups - 1``; ``n_groups`` for invalid rows.
@@ -26,7 +26,7 @@ class PromptGroups:
 
     @classmethod
     def of(cls, group_B: torch.Tensor, valid_B: torch.Tensor) -> "PromptGroups":
-        """Number the groups of the valid rows."""
+        """Assign numbers to the groups of the valid rows."""
         valid_B = valid_B.bool()
         ids_G, inverse_N = torch.unique(group_B[valid_B], return_inverse=True)
         index_B = torch.full_like(group_B, len(ids_G), dtype=torch.int64)
@@ -35,21 +35,21 @@ class PromptGroups:
         return cls(index_B, valid_B, torch.where(valid_B, count_G[index_B], 0), len(ids_G))
 
     def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
-        """Sum over the group of each row, shaped like the input; any axes may follow the rows. 0 for invalid rows."""
+        """Sum over the group of each row, in the input's shape; any axes may follow the rows. 0 for invalid rows."""
         valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
         kept_BX = kept(value_BX, valid_BX)
         total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(0, self.index_B, kept_BX)
         return total_GX[self.index_B]
 
     def mean(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Mean over the group of each row; 0 for invalid rows."""
+        """Return the mean over the group of each row; 0 for invalid rows."""
         return self.sum(value_B) / self.size_B.clamp_min(1)
 
     def std(self, value_B: torch.Tensor) -> torch.Tensor:
-        """Standard deviation with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
+        """Return std with Bessel's correction; exactly 0 for constant groups, single and invalid rows."""
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
-        # Equal values must not leave a rounding error behind: whatever divides by it would blow it up.
+        # Equal values must not leave a rounding error: whatever divides by it would blow it up.
         kept_B = kept(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
@@ -57,7 +57,7 @@ class PromptGroups:
         return kept(std_B, (low_G != high_G)[self.index_B])
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
-        """Values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
+        """Return the values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""
         order_N = torch.argsort(self.index_B, stable=True)[: int(self.valid_B.sum())]
         largest = int(self.size_B.max()) if len(order_N) else 0
         place_GN = torch.arange(largest, device=order_N.device) < torch.bincount(self.index_B[order_N])[:, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well the implicit PRM orders and classifies finished responses."""
+"""Accuracy of the implicit PRM in ordering and classifying finished responses."""
 
 from typing import NamedTuple
 
@@ -38,5 +38,5 @@ def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Ten
 
 
 def absolute_accuracy(score_B: torch.Tensor, label_B: torch.Tensor) -> float:
-    """Share of responses whose score is positive exactly when the outcome is above one half."""
+    """Return the share of responses whose score is positive exactly when the outcome is above one half."""
     return float(((score_B > 0) == (label_B > 0.5)).float().mean())

@@ -26,7 +26,7 @@ class RowFields:
     Attributes:
         weight_B: 0 for rows that do not count, mean 1 over those that do. The caller divides by the rows of the
             mini-batch, those that do not count included.
-        target_B: what the row is trained towards; the outcome label, or as the loss says.
+        target_B: what the row is trained toward; the outcome label, or as the loss says.
         offset_B: opponent or anchor, as the loss says; 0 where it has none.
     """
 
@@ -35,12 +35,12 @@ class RowFields:
     offset_B: torch.Tensor
 
     def __getitem__(self, rows: Any) -> "RowFields":
-        """The fields of some rows, by any index of a tensor: a micro-batch."""
+        """Return the fields of some rows, by any index of a tensor: a micro-batch."""
         return RowFields(self.weight_B[rows], self.target_B[rows], self.offset_B[rows])
 
 
 def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
+    """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
     return wide(kept(log_ratio_BT, mask_BT)).sum(-1)
 
 
@@ -189,10 +189,9 @@ class PRMLossFunction:
         valid_B: torch.Tensor,
         score_B: torch.Tensor | None = None,
     ) -> RowFields:
-        """The fields of all rows of the global batch, from outcomes in [0, 1] and, if needed, log-ratios h before it.
+        """Build the fields of the global batch's rows from outcomes in [0, 1] and, if needed, log-ratios h before it.
 
-        Raises:
-            ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
+        Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
         """
         label_B = kept(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From token rewards to what the process source pays and where: granularity; for steps score, accumulation, length
-shaping, credit and reward position.
+"""Process rewards from token rewards: granularity; for steps score, accumulation, length shaping, credit, position.
 
 Scores of steps are ``(B, S)``, with the mask of steps a prefix of the row (see :class:`StepSpans`).
 """
@@ -19,7 +18,7 @@ Credit = Literal["sum", "min_form"]
 
 
 def credit_rewards(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
-    """Compute step rewards ``(B, S)``, 0 where there is no step.
+    """Compute step rewards ``(B, S)``, 0 without a step.
 
     With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times :func:`softmin_weights`, so
     that a good step cannot make up for a bad one.
@@ -44,7 +43,7 @@ def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperat
 
 @dataclass(frozen=True)
 class ProcessShaping:
-    """What the process source pays, and where.
+    """Amounts and positions of the rewards that the process source pays.
 
     Attributes:
         granularity: ``token``, ``step``, ``turn`` (steps that are turns) or ``response``.
@@ -87,7 +86,7 @@ class ProcessShaping:
 
 
 def pay_steps(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, chain: ChainReward, credit: Credit) -> torch.Tensor:
-    """Compute what the end of each step is paid, ``(B, S)``, 0 where there is no step.
+    """Compute what the end of each step is paid, ``(B, S)``, 0 without a step.
 
     With an accumulation its share of the chain's reward; otherwise what the credit makes of its score, times the length
     factor of a shape. Raises ValueError for scores that are not finite where they are accumulated.

@@ -28,7 +28,7 @@ class ReliabilityGate:
 
     @property
     def average(self) -> float:
-        """e in [0, 1]."""
+        """Return e in [0, 1]."""
         return self.start if self.right is None or self.total is None else self.right / self.total
 
     def update(self, pairs: PairCount) -> float:

@@ -8,30 +8,30 @@ NOISE_MARGIN = 5.0
 
 
 def last_token(mask_BT: torch.Tensor) -> torch.Tensor:
-    """Position of the last valid token of each row, ``(B,)`` int64; the last position of all for rows without any."""
+    """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows without any."""
     return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
 
 
 def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
-    """1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
+    """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
     last_B1 = last_token(mask_BT)[:, None]
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
 def following(mark_BT: torch.Tensor) -> torch.Tensor:
-    """Position of the first marked token behind each token, ``(B, T)`` int64; T where there is none."""
+    """Return the position of the first marked token after each token, ``(B, T)`` int64; T where there is none."""
     n_tokens = mark_BT.shape[1]
     at_BT = torch.where(mark_BT.bool(), torch.arange(n_tokens, device=mark_BT.device), n_tokens)
     return torch.nn.functional.pad(at_BT.flip(-1).cummin(-1).values.flip(-1)[:, 1:], (0, 1), value=n_tokens)
 
 
 def kept(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The values inside the mask, 0 outside: a selection, since a product would keep NaN."""
+    """Return the values inside the mask, 0 outside: a selection, since a product would keep NaN."""
     return torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))
 
 
 def wide(value: torch.Tensor) -> torch.Tensor:
-    """The values in float32 or better."""
+    """Return the values in float32 or better."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
@@ -46,14 +46,14 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
         return reward_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(reward_BT.dtype))
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
         return _reverse_discounted_sum(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
-    # Valid tokens move together at the left, what is invalid to a column behind them, and back.
+    # Move valid tokens together to the left and invalid ones to a column after them, then move all back.
     place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
     packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(1, place_BT, reward_BT)
     return torch.nn.functional.pad(_reverse_discounted_sum(packed_BT[:, :-1], discount), (0, 1)).gather(1, place_BT)
 
 
 def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
-    """x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
+    """Return x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
     total_TB = value_BT.t().contiguous()
     for t in range(len(total_TB) - 2, -1, -1):
         total_TB[t].add_(total_TB[t + 1], alpha=discount)
@@ -61,7 +61,7 @@ def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Te
 
 
 def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """(x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
+    """Return (x - mean) / sqrt(variance + 1e-8) over the valid tokens of the batch, 0 elsewhere.
 
     The variance is unbiased, as in the code of PRIME and verl. With fewer than two tokens only the mean is removed.
     """

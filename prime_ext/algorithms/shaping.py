@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Length shaping: what a response's score is multiplied by for its number of steps (PSPO*, arXiv 2411.11681).
 
-The rule for chains of one step is not part of a shape, see ``chain_reward.py``. Shapes are computed in float64, which
-exponents of long chains need.
+The rule for chains of one step is in ``chain_reward.py``. Exponents of long chains need float64, which shapes use.
 """
 
 import math
@@ -15,7 +14,7 @@ WEIBULL_SHAPE, WEIBULL_SCALE = 1.5, 8.0
 
 
 def weibull_mode(shape: float = WEIBULL_SHAPE, scale: float = WEIBULL_SCALE) -> float:
-    """The number of steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
+    """Return the steps at which :func:`weibull` peaks, scale * ((shape - 1) / shape)^(1 / shape); 3.846 by default.
 
     Only a shape above 1 has a peak.
     """
@@ -51,7 +50,7 @@ def gaussian(steps: torch.Tensor, mean: float = 4.0, std: float = 2.0, area: flo
 
 
 def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
+    """Return h of ``ff(s, t) = s h`` in the README and the code of the PSPO repository, which the paper does not have.
 
     e^(growth t) up to the peak; after it b (1 - z + z g) with b = e^(growth peak) and z = sigmoid(steepness
     (t - peak)). With d = slope (t - peak), g is e^d for s > good, e^-d for 0 < s < bad, and e^(d (s - poor) / good)

@@ -13,7 +13,7 @@ class StepSpans:
     """Steps of each row, filled up to the largest number of steps in the batch.
 
     Attributes:
-        end_BS: position of the last token of each step; 0 where there is no step.
+        end_BS: position of the last token of each step; 0 without a step.
         mask_BS: whether the row has that step. Steps come first, so the mask is a prefix.
         length_BS: valid tokens in the step, its last one included.
         step_BT: number of the step of each valid token, -1 outside the response mask.
@@ -26,7 +26,7 @@ class StepSpans:
 
     @property
     def count_B(self) -> torch.Tensor:
-        """Number of steps of each row."""
+        """Return the number of steps of each row."""
         return self.mask_BS.sum(-1)
 
 
@@ -51,13 +51,13 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
 
 
 def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
-    """The last valid token at or before each of these tokens of a response, else the first one, ``(S,)`` int64."""
+    """Return the last valid token at or before each of these tokens of a response, or the first, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
 
 
 def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Sum of the values of the valid tokens of each step, ``(B, S)``, 0 where there is no step."""
+    """Sum the values of the valid tokens of each step, ``(B, S)``, 0 without a step."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
     kept_BT = kept(value_BT, inside_BT)
@@ -66,7 +66,7 @@ def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
 
 
 def place_at_ends(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:
-    """Each step's value at its last token, 0 elsewhere, ``(B, T)``."""
+    """Place each step's value at its last token, 0 elsewhere, ``(B, T)``."""
     n_tokens = spans.step_BT.shape[1]
     placed_BT = value_BS.new_zeros(len(value_BS), n_tokens + 1)
     column_BS = torch.where(spans.mask_BS, spans.end_BS, n_tokens)

@@ -10,7 +10,7 @@ from prime_ext.algorithms.steps import step_spans
 
 
 def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """The last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has none.
+    """Mark the last valid token of each turn, ``(B, T)`` bool; a turn without a valid token has none.
 
     Args:
         own_BT: tokens that the policy wrote; a run of them is a turn.
@@ -23,14 +23,14 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
 
 
 def _turn_numbers(own_BT: torch.Tensor) -> torch.Tensor:
-    """Number of the turn of each own token, from 0 on; anything elsewhere."""
+    """Return the number of the turn of each own token, from 0 on; anything elsewhere."""
     begin_BT = own_BT.clone()
     begin_BT[:, 1:] &= ~own_BT[:, :-1]
     return begin_BT.cumsum(-1) - 1
 
 
 class WrongNumberOfRewards(ValueError):
-    """A row of trajectories has not a reward for each turn."""
+    """A row of trajectories without a reward for each turn."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(f"{row}: {problem}")
@@ -38,13 +38,10 @@ class WrongNumberOfRewards(ValueError):
 
 
 def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32; masks as in :func:`turn_boundaries`.
+    """Place each turn's reward at its last valid token, 0 elsewhere, ``(B, T)`` float32.
 
-    A row has one reward for each of its turns, and may lack that of the last. That of a turn without a valid token is
-    paid nowhere.
-
-    Raises:
-        WrongNumberOfRewards: a row has another number of them.
+    Masks are those of :func:`turn_boundaries`. A row has one reward for each of its turns, and may lack that of the
+    last. That of a turn without a valid token is paid nowhere. Raises WrongNumberOfRewards: a row has another number.
     """
     own_BT = own_BT.bool()
     turn_BT = _turn_numbers(own_BT)

@@ -15,7 +15,7 @@ _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
 def base_mode(config: DictConfig) -> str:
-    """The mode of verl that the trainer builds on, a section of ``trainer.v1``."""
+    """Return the mode of verl that the trainer builds on, a section of ``trainer.v1``."""
     return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
 
 

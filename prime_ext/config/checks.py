@@ -35,7 +35,7 @@ class SettingsError(ValueError):
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises :class:`SettingsError` if there are problems."""
+    """Raise :class:`SettingsError` if there are problems."""
     found = tuple(problems)
     if found:
         raise SettingsError(*found)
@@ -44,8 +44,7 @@ def refuse(problems: Iterable[str]) -> None:
 def read(kind: type[T], values: Any, prefix: str) -> T:
     """Read a resolved section, or a value, as a pydantic dataclass or any other type that pydantic knows.
 
-    Raises:
-        SettingsError: with one line for each key, ``prefix`` before it, that is unknown, missing or has a wrong value.
+    Raises SettingsError, with a line for each key, ``prefix`` before it, that is unknown, missing or has a wrong value.
     """
     adapter = TypeAdapter(kind)
     try:
@@ -60,7 +59,7 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
     Args:
         error: of ``adapter``, which knows the keys that are allowed.
         prefix: stands before every key.
-        top: name of the object that has the keys, used where there is no prefix.
+        top: name of the object that has the keys, used without a prefix.
     """
     # Key -> name, messages and ending. A value that fits no member of a union has one message for each member.
     lines: dict[str, tuple[str, dict[str, None], str]] = {}
@@ -147,5 +146,5 @@ class Section:
         return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ from prime_ext.config.checks import SettingsError, nearest, refuse
 from prime_ext.config.verl_keys import check_values, hint_of_key
 
 CONFIG_MODULE = "prime_ext.config"
-# Keys that say which keys are beside them; a group of files chooses them together.
+# Keys that say which keys are next to them; a group of files chooses them together.
 _CHOICES = ("prime.process.form=", "step_scorer.kind=", "prm.update_mode=none")
 _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 
@@ -22,12 +22,8 @@ _OVERRIDDEN = re.compile("Could not override '([^']+)'")
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary configuration and resolve its interpolations.
 
-    Args:
-        name: of the primary configuration, without ``.yaml``: one of prime_ext.
-        overrides: Hydra's ``key=value`` words.
-
-    Raises:
-        SettingsError: it does not compose; the line names the key.
+    ``name`` is a primary configuration of prime_ext, without ``.yaml``; ``overrides`` are Hydra's ``key=value`` words.
+    Raises SettingsError: it does not compose; the line names the key.
     """
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException

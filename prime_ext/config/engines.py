@@ -18,7 +18,7 @@ DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "fl
 
 
 def sequence_parallel_ranks(section: DictConfig) -> int:
-    """Ranks that share a sequence: verl takes its deprecated key in the section before that of the engine."""
+    """Return the ranks of a sequence: verl takes its deprecated key in the section before that of the engine."""
     key, engine = "ulysses_sequence_parallel_size", section.get("engine") or section.get("fsdp_config")
     own = section.get(key) or 1
     return own if own > 1 or engine is None else engine.get(key) or 1

@@ -17,7 +17,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def user_modules() -> list[str]:
-    """Return the modules that verl imports beside the plug-in of prime_ext."""
+    """Return the modules that verl imports in addition to the plug-in of prime_ext."""
     named = os.environ.get(VARIABLE, "").split(",")
     return [module for module in dict.fromkeys(named) if module not in ("", PLUGIN)]
 
@@ -28,10 +28,9 @@ def variable_with(modules: Iterable[str]) -> str:
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import these and those that the environment names, and add them to it, for verl in every process.
+    """Import these modules and those named in the environment, and add them to it, for verl in every process.
 
-    Raises:
-        SettingsError: one cannot be imported.
+    Raises SettingsError: one cannot be imported.
     """
     os.environ[VARIABLE] = variable_with(modules)
     for module in user_modules():

@@ -37,28 +37,28 @@ class PSPOSettings(Section):
 
     @property
     def reward_position(self) -> str:
-        """Where the reward of all steps is paid, if there is one."""
+        """Return where the reward of all steps is paid, if there is one."""
         return "last_token" if self.accumulation is None else self.accumulation.reward_position
 
     @property
     def pays_tokens(self) -> bool:
-        """Whether rewards are paid elsewhere than at the last token."""
+        """Return whether rewards are paid elsewhere than at the last token."""
         return self.accumulation is None or self.reward_position != "last_token"
 
     @property
     def zeroes_single_steps(self) -> bool:
-        """Whether a response of one step is paid nothing for it."""
+        """Return whether a response of one step gets no reward for it."""
         if self.accumulation is None:
             return self.shaping is not None
         return self.accumulation.single_step == "zero"
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         return chain_problems(SECTION, self)
 
 
 def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
-    """The two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
+    """Return the two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
     if config.get(SECTION) is None:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use --config-name=pspo_trainer"

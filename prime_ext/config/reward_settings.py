@@ -26,7 +26,7 @@ SHAPES_WITHOUT_PARAMETERS = ["released"]
 
 @dataclass(frozen=True, config=STRICT)
 class AccumulationSettings:
-    """How the scores of steps become one score (``accumulation``)."""
+    """Settings for combining the scores of steps into one score (``accumulation``)."""
 
     mode: Accumulation
     first_weight: Positive
@@ -72,7 +72,7 @@ ShapingSettings = Annotated[
 
 
 def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
-    """What does not go together in ``prime.process`` or ``pspo``."""
+    """Yield the conflicts between settings of ``prime.process`` or ``pspo``."""
     accumulation, shaping = settings.accumulation, settings.shaping
     if shaping is not None and shaping.name == "released" and accumulation is None:
         yield f"{prefix}.shaping.name=released reads the accumulated score; choose chain@{prefix}=pspo_released"
@@ -86,7 +86,7 @@ def chain_problems(prefix: str, settings: Any) -> Iterable[str]:
 
 
 def chain_arguments(accumulation: AccumulationSettings | None, shaping: Any) -> dict[str, Any]:
-    """What ``prime_ext.algorithms.chain_reward.ChainReward`` is made with."""
+    """Return the arguments of ``prime_ext.algorithms.chain_reward.ChainReward``."""
     arguments: dict[str, Any] = {"accumulation": "none"}
     if accumulation is not None:
         arguments = asdict(accumulation)
@@ -114,14 +114,14 @@ TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "
 
 @dataclass(frozen=True, config=STRICT)
 class OutcomeSettings:
-    """How the outcome reward enters the advantage (``prime.outcome``)."""
+    """Settings of the outcome reward's part in the advantage (``prime.outcome``)."""
 
     coefficient: PositiveOrZero
     estimator: Text
 
     @property
     def of_verl(self) -> bool:
-        """Whether verl computes this advantage, by an estimator of its registry that is not ours."""
+        """Return whether verl computes this advantage, by an estimator of its registry that is not ours."""
         return self.estimator not in OUTCOME_ESTIMATORS
 
 
@@ -159,7 +159,7 @@ class TokenSettings(_Paid):
     target: Literal["reference", "policy"]
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         if self.target == "policy" and self.discount != 0:
             key = "prime.process"
             yield f"{key}.discount={self.discount} sums up advantages of {key}.target=policy; set it to 0.0"
@@ -180,7 +180,7 @@ class ScoredStepSettings(_PaidSteps):
     granularity: Literal["step", "response"]
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         return chain_problems("prime.process", self)
 
 
@@ -194,7 +194,7 @@ class StepRewardSettings(_PaidSteps):
     step_score_scale: Positive
 
     def problems(self) -> Iterable[str]:
-        """What does not go together; sums of log-ratios have any sign."""
+        """Yield the conflicts between settings; sums of log-ratios have any sign."""
         yield from chain_problems("prime.process", self)
         if self.step_score != "none" or self.granularity == "response":
             return
@@ -230,7 +230,7 @@ class TurnSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class AnchorSettings:
-    """A pull of the policy towards a running average of its own weights (``prime.anchor``)."""
+    """A pull of the policy toward a running average of its own weights (``prime.anchor``)."""
 
     coefficient: Positive
     decay: Share
@@ -247,7 +247,7 @@ def _compiles(pattern: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class StepSettings:
-    """Where the steps of a response are: the name of a splitter, a pattern, or delimiters; one of them is set."""
+    """Rule that finds the steps of a response: the name of a splitter, a pattern, or delimiters; one of them is set."""
 
     splitter: TextSplitter | None = None
     pattern: Annotated[Text, AfterValidator(_compiles)] | None = None

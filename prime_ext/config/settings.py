@@ -64,7 +64,7 @@ class FilterSettings:
 
 @dataclass(frozen=True, config=STRICT)
 class VerifierSettings:
-    """What happens to a rollout that the verifier could not judge (``prime.verifier``)."""
+    """Treatment of a rollout that the verifier could not judge (``prime.verifier``)."""
 
     on_failure: OnFailure
 
@@ -88,7 +88,7 @@ class PrimeSettings(Section):
 
     @property
     def paid_process(self) -> TokenSettings | StepRewardSettings | ScoredStepSettings | None:
-        """The process rewards, where they are a source of their own."""
+        """Return the process rewards, where they are a source of their own."""
         return None if isinstance(self.process, KLSettings) else self.process
 
     @property
@@ -100,51 +100,51 @@ class PrimeSettings(Section):
 
     @property
     def critic_sources(self) -> tuple[str, ...]:
-        """The sources whose advantage needs a critic; of two it values the sum of their rewards."""
+        """Return the sources whose advantage needs a critic; of two it values the sum of their rewards."""
         return tuple(name for name, estimator in self.estimators.items() if estimator == "gae")
 
     @property
     def distils(self) -> bool:
-        """Whether the policy is pulled towards the PRM as a distribution."""
+        """Return whether the policy is pulled toward the PRM as a distribution."""
         return isinstance(self.process, KLSettings)
 
     @property
     def scores_steps(self) -> bool:
-        """Whether a step scorer gives the rewards, and not the implicit PRM."""
+        """Return whether a step scorer gives the rewards, and not the implicit PRM."""
         return isinstance(self.process, ScoredStepSettings)
 
     @property
     def gate(self) -> GateSettings | None:
-        """What scales the process rewards, if anything does."""
+        """Return the settings of the gate that scales the process rewards, if there is one."""
         return None if self.process is None else self.process.gate
 
     @property
     def outcome_reads_prm(self) -> bool:
-        """Whether the outcome's estimator takes values from the PRM."""
+        """Return whether the outcome's estimator takes values from the PRM."""
         return self.estimators.get("outcome") == "prm_value"
 
     @property
     def rewards_advantages(self) -> bool:
-        """Whether tokens are rewarded with what the PRM thinks more likely than the policy that wrote them."""
+        """Return whether a token's reward is the PRM's log-probability less that of the policy that wrote it."""
         return isinstance(self.process, TokenSettings) and self.process.target == "policy"
 
     @property
     def granularity(self) -> str:
-        """What receives a process reward: ``token``, ``step``, ``turn`` or ``response``."""
+        """Return the unit that receives a process reward: ``token``, ``step``, ``turn`` or ``response``."""
         return getattr(self.process, "granularity", "token")
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the trainer cuts responses into steps; a step scorer tells where those that it scored end."""
+        """Return whether the trainer cuts responses into steps; a step scorer says where its steps end."""
         return self.granularity == "step" and not self.scores_steps
 
     @property
     def needs_turns(self) -> bool:
-        """Whether the turns of the responses are read."""
+        """Return whether the turns of the responses are read."""
         return "turn_rloo" in self.estimators.values() or self.turns is not None or self.granularity == "turn"
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         band = self.filter
         if self.paid_process is not None:
             yield from self.paid_process.problems()
@@ -167,7 +167,7 @@ FORWARD_MULTIPLE, FORWARD_LIMIT = 4, 32768
 
 
 def forward_tokens(prm: Mapping[str, Any]) -> int:
-    """Tokens per GPU of a pass without gradients through the PRM or its reference, from the section ``prm``.
+    """Return the tokens per GPU of a pass without gradients through the PRM or its reference, from section ``prm``.
 
     By default four times those of a training pass, up to 32,768, with ``prm.model.use_fused_kernels``; otherwise as
     many as in training, because the logits would be the peak of memory.
@@ -219,7 +219,7 @@ class PRMSettings(Section):
         return settings
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         if not self.use_dynamic_bsz and self.micro_batch_size_per_gpu is None:
             yield "prm.micro_batch_size_per_gpu=None must be a whole number >= 1 with prm.use_dynamic_bsz=false"
 
@@ -235,7 +235,7 @@ class TrainedPRMSettings(PRMSettings):
     trainable_layers: Annotated[Number, Field(gt=0, lt=1)] | None
 
     def problems(self) -> Iterable[str]:
-        """What does not go together."""
+        """Yield the conflicts between settings."""
         yield from super().problems()
         replay = f"prm.replay={self.replay}"
         if self.bias_lr is not None and self.loss != "ce":

@@ -21,7 +21,7 @@ from prime_ext.config.checks import (
 )
 
 SECTION = "step_scorer"
-# The reward manager that gives PRIME step scores beside the verifier's outcome (reward.reward_manager.name).
+# The reward manager that gives PRIME step scores with the verifier's outcome (reward.reward_manager.name).
 MANAGER = "naive_with_step_scores"
 
 

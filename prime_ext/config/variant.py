@@ -26,7 +26,7 @@ def keys_of(variant: str) -> dict[str, Any]:
 
 
 def variant_line(config: DictConfig) -> str:
-    """The variant of a run, and its keys that have another value: ``guarded (changed: prime.whitening=false)``."""
+    """Return the variant of a run and its keys with another value: ``guarded (changed: prime.whitening=false)``."""
     variant, changed = config.prime.variant, []
     for key, expected in keys_of(variant).items():
         value = OmegaConf.select(config, key)

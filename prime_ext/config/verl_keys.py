@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which keys a composed configuration may have, and which values: from verl's YAML files and dataclasses."""
+"""Keys and values that a composed configuration may have, from verl's YAML files and dataclasses."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -97,7 +97,7 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
     from hydra.utils import get_class
 
     def check(section: Mapping[str, Any], usual: Mapping[str, Any], path: str, owner: Any) -> Iterable[str]:
-        """``owner``: the dataclass of verl that describes the section, unless it names one itself."""
+        """Check a section; ``owner``: the dataclass of verl that describes the section, unless it names one itself."""
         owner = get_class(usual["_target_"]) if "_target_" in usual else owner
         hints = get_type_hints(owner) if owner else {}
         for name, given in section.items():
@@ -171,7 +171,7 @@ def _at(section: Any, key: str) -> Any:
 
 
 def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
-    """Return what an unknown key may have been meant to be: one like it beside it, or of its name elsewhere."""
+    """Return what an unknown key may have been meant to be: one like it in its section, or of its name elsewhere."""
     section, above = known, ""
     *parents, name = key.split(".")
     for parent in parents:

@@ -7,5 +7,5 @@ ROLLOUT_NAME = "transformers"
 
 
 def is_active() -> bool:
-    """Whether this process was asked to run verl on the CPU (``VERL_PLATFORM=cpu``)."""
+    """Return whether this process was asked to run verl on the CPU (``VERL_PLATFORM=cpu``)."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"

@@ -27,8 +27,7 @@ _READY, _END = b"ready", b""
 class TCPCheckpointEngine(CheckpointEngine):
     """One end of the transfer; actor rank 0 is the master.
 
-    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: the other side did not answer within
-    ``timeout`` seconds.
+    ``bucket_size`` bytes are sent at once, a larger tensor alone. RuntimeError: no answer within ``timeout`` seconds.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout: float = 600.0) -> None:
@@ -39,7 +38,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._n_receivers = 0
 
     def prepare(self) -> str | None:
-        """The address at which actor rank 0 serves; the others have nothing to tell."""
+        """Return the address at which actor rank 0 serves; other ranks return None."""
         if not self.is_master:
             return None
         host = ray.util.get_node_ip_address().strip("[]")
@@ -91,7 +90,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         return {"weight_sync/megabytes": n_bytes / 2**20}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """The weights as they arrive."""
+        """Yield the weights as they arrive."""
         while (bucket := await asyncio.to_thread(self._request)) != _END:
             for name, tensor in safetensors.torch.load(bucket).items():
                 yield name, tensor

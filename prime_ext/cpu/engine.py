@@ -11,7 +11,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWith
 
 
 class _CPUEngineMixin(FSDPEngine):
-    """Goes before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked for."""
+    """Mixin before an FSDP engine class of verl. ValueError: FSDP1 or ``offload_policy`` is asked for."""
 
     def __init__(self, model_config, engine_config, *args, **kwargs) -> None:
         if engine_config.strategy == "fsdp":

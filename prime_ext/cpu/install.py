@@ -2,9 +2,8 @@
 """CPU mode: everything the released verl needs to train without an accelerator, where ``VERL_PLATFORM=cpu``.
 
 The plug-in calls :func:`install` in every process that imports verl (driver, Ray workers, reward workers). Public
-registries of verl are used wherever they exist; :mod:`prime_ext.verl_adapter` replaces the rest when the modules
-concerned, which are large, are imported. vLLM's worker processes import verl, whose worker extension they use, before
-they build the model.
+registries of verl are used wherever they exist; :mod:`prime_ext.verl_adapter` replaces the rest when the large modules
+concerned are imported. vLLM's workers import verl, for its worker extension, before they build the model.
 """
 
 import importlib
@@ -45,7 +44,7 @@ _TOO_LATE = ("verl.workers.engine_workers", "verl.checkpoint_engine.base")
 def install() -> None:
     """Register the CPU platform now, and the rest when verl imports the modules concerned. Idempotent and cheap.
 
-    RuntimeError: verl's workers are already imported.
+    Raises RuntimeError: verl's workers are already imported.
     """
     # Importing verl loads its plug-ins, and with them, as a rule, CPU mode.
     import verl.plugin.platform  # noqa: F401

@@ -23,11 +23,11 @@ class CPUDeviceId(str):
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """What has no meaning without an accelerator."""
+    """Do nothing: this has no meaning without an accelerator."""
 
 
 def _build_device_module() -> types.ModuleType:
-    """``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device module."""
+    """Return ``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device module."""
     module = types.ModuleType("prime_ext.cpu.device_module")
     actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
     sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")

@@ -23,7 +23,7 @@ _NAMED = f"rollout.name={ROLLOUT_NAME}"
 
 
 def _node_and_devices(worker: Any) -> tuple[str, dict[str, str]]:
-    """Runs in a training worker: its node, and the environment with which a server shares its accelerator."""
+    """Return, in a training worker, its node and the environment with which a server shares its accelerator."""
     platform = get_platform()
     name = platform.visible_devices_envvar()
     visible = {name: os.environ[name]} if name in os.environ else {}

@@ -74,8 +74,7 @@ class TransformersServer:
 
     ``load_format=dummy`` starts without weights; the first update brings them. The seed of a request is
     ``sampling_params["seed"]`` where the agent loop gives one (``prime_ext.cpu.agent_loop``). Otherwise it is a hash of
-    the rollout seed, the version of the weights, the prompt and the number of earlier requests with this prompt since
-    the last weight update.
+    the rollout seed, the weights' version, the prompt and its number of earlier requests since the last update.
     """
 
     def __init__(self, config: RolloutConfig, model_config: Any) -> None:
@@ -190,7 +189,7 @@ class TransformersServer:
     def _resolve(self, outputs: Mapping[int, GenerationOutput]) -> None:
         for ticket, output in outputs.items():
             future = self._futures.pop(ticket)
-            if not future.done():  # a cancelled client does not wait any more
+            if not future.done():  # a canceled client does not wait any more
                 future.set_result(output)
 
     async def wait_for_requests_to_drain(self) -> None:

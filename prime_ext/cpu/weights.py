@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves model weights from a trainer to a model in another process, checked by name, shape and completeness."""
+"""Transfer of model weights from a trainer to a model in another process, checked by name, shape and completeness."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
@@ -11,7 +11,7 @@ Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Te
 
 
 async def pack_in_buckets(weights: Weights, bucket_bytes: int) -> AsyncIterator[bytes]:
-    """The tensors as safetensors, in parts of at least ``bucket_bytes`` bytes each (the last one may be smaller)."""
+    """Yield the tensors as safetensors, in parts of at least ``bucket_bytes`` bytes each (the last may be smaller)."""
     bucket: dict[str, torch.Tensor] = {}
     n_bytes = 0
     async for name, tensor in ensure_async_iterator(weights):

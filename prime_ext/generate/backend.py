@@ -70,7 +70,7 @@ class BackendError(RunError):
 def stream(
     portal: "BlockingPortal", work: Callable[[Callable[[Response], None]], Coroutine[Any, Any, None]]
 ) -> Iterator[Response]:
-    """Yield what a coroutine puts in the portal's event loop; it is cancelled when the caller stops early."""
+    """Yield what a coroutine puts in the portal's event loop; it is canceled when the caller stops early."""
     answers: queue.SimpleQueue[Response | None] = queue.SimpleQueue()
     task = portal.start_task_soon(work, answers.put)
     task.add_done_callback(lambda _: answers.put(None))

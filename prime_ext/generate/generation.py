@@ -183,7 +183,7 @@ def end_tokens(tokenizer: Any, generation_config: GenerationConfig) -> set[int]:
 
 @torch.inference_mode()
 def keeps_plain_cache(model: PreTrainedModel) -> bool:
-    """Whether all layers keep keys and values of all tokens, as continuous batching requires."""
+    """Return whether all layers keep keys and values of all tokens, as continuous batching requires."""
     cache = DynamicCache()
     model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     return cache.get_seq_length() == 1 and all(type(layer) is DynamicLayer for layer in cache.layers)
@@ -237,7 +237,7 @@ class BatchedGenerator:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is waiting or being decoded."""
+        """Return whether a request is waiting or being decoded."""
         return bool(self._waiting) or self._batch is not None
 
     def submit(self, request: GenerationRequest) -> int:

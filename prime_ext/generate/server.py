@@ -51,7 +51,7 @@ class ServerBackend(Backend):
 
     @cached_property
     def _served(self) -> dict[str, Any]:
-        """The model's entry in the server's list, or its name if there is no list. Raises ``BackendError``."""
+        """Return the model's entry in the server's list, or its name without a list. Raises ``BackendError``."""
         url = f"{self.url}/models"
         try:
             with openai.OpenAI(**self._address, max_retries=0, timeout=_LISTING_SECONDS) as client:

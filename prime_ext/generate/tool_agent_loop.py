@@ -28,8 +28,7 @@ from verl.tools.schemas import ToolResponse
 LOOP_NAME = "bounded_tool_agent"
 # Field of a trajectory's extra_fields with the numbers below.
 FIELD = "tool_calls"
-# Calls, and those that named no tool, whose arguments are not JSON, whose tool raised an error or did not answer in
-# time; answers that were cut, and cleaned.
+# Calls; those with an unknown tool, arguments not JSON, a tool error or no answer in time; answers cut, and cleaned.
 COUNTED = ("calls", "unknown", "no_json", "raised", "timeout", "truncated", "cleaned")
 FAILED = ("unknown", "no_json", "raised", "timeout")
 # Threads of one tool that may hang forever; after that it is not called any more.
@@ -67,7 +66,7 @@ class ToolThread:
 
 
 async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop does something within a second."""
+    """Return whether the loop responds within a second."""
     turned = asyncio.Event()
     here = asyncio.get_running_loop()
     loop.call_soon_threadsafe(here.call_soon_threadsafe, turned.set)

@@ -87,7 +87,7 @@ class TransformersBackend(LocalBackend):
         return str(text).rstrip("\ufffd")
 
     def _stops(self, stop: Sequence[str], ids: Sequence[int]) -> bool:
-        """Whether a response contains a stop text that its last token completes."""
+        """Return whether a response contains a stop text that its last token completes."""
         # A token adds at least one byte, so these hold every stop text that ends with the last token.
         tail = self._decode(ids[-max(len(text.encode()) for text in stop) - 8 :])
         return any(text in tail for text in stop)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.offline_prm``: train an implicit PRM from labelled responses, with or without torchrun.
+"""``python -m prime_ext.offline_prm``: train an implicit PRM from labeled responses, with or without torchrun.
 
     torchrun --standalone --nproc-per-node 8 -m prime_ext.offline_prm model.path=MODEL data.train_files=DATA.parquet
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From labelled responses to the tensors of a mini-batch, the same on every rank for any number of ranks."""
+"""Tensors of a mini-batch from labeled responses, the same on every rank for any number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ class Group:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether there are both correct and wrong responses."""
+        """Return whether there are both correct and wrong responses."""
         return {0.0, 1.0} <= {example.label for example in self.examples}
 
 
@@ -109,7 +109,7 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
 
 
 def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
-    """Read and check all rows: prompts with labelled responses, or labelled steps. Raises ``SourceError``."""
+    """Read and check all rows: prompts with labeled responses, or labeled steps. Raises ``SourceError``."""
     groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""

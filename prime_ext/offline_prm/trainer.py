@@ -39,7 +39,7 @@ _UPDATE_OPTIONS = {
 
 
 class OfflineTrainer:
-    """Train on labelled responses. Every rank holds the same data and computes its share of each mini-batch."""
+    """Train on labeled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
     def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[Group], validation: list[Group]):
         self.config = config

@@ -102,7 +102,7 @@ def _build_empty_model(path: str, trust_remote_code: bool) -> Any:
 
 @dataclass(frozen=True)
 class Engine:
-    """What the configuration says about one model."""
+    """Sizes and settings of one model, from the configuration."""
 
     shape: ModelShape
     trained: int  # weights with gradient and states: all, those of an adapter or of the last layers, or 0

@@ -2,9 +2,9 @@
 """``python -m prime_ext.doctor --plan``: memory per device and hours of an RL run, without running it.
 
 Needs no GPU and no data, and of models only their ``config.json``. Exits with 0 when the run fits, 1 when it would not
-start or not fit, 2 when there is no plan. Seconds are FLOPs over the peak of a device and an assumed utilization, which
-no run on a GPU has confirmed. The share of generation comes from the paper (arXiv 2502.01456, table 2: 8 A800,
-Eurus-2-7B, responses of up to 3,072 tokens).
+start or not fit, 2 without a plan. Seconds are FLOPs over a device's peak and an assumed utilization, which no
+run on a GPU has confirmed. The share of generation is the paper's (arXiv 2502.01456, table 2: 8 A800, Eurus-2-7B, up to
+3,072 tokens).
 """
 
 import argparse
@@ -210,7 +210,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         values, updates = engine.shape.with_values(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
-        # An average of the policy's weights, towards which the policy is pulled.
+        # An average of the policy's weights, toward which the policy is pulled.
         engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
         engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
     if prm is None:

@@ -23,10 +23,8 @@ from prime_ext.preflight.rewards import check_critic, check_rewards
 def compose_for_verl(config_name: str, overrides: list[str]) -> DictConfig:
     """Compose and resolve, and import the user's modules.
 
-    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU.
-
-    Raises:
-        SettingsError: it does not compose, or a module cannot be imported.
+    Sets ``VERL_PLATFORM=cpu`` when the configuration asks for the CPU. Raises SettingsError: it does not compose, or a
+    module cannot be imported.
     """
     # Before composing, because Hydra looks for configurations in verl, and verl chooses its platform when imported.
     device = "cpu" if config_name.endswith("_cpu") else ""

@@ -71,7 +71,7 @@ def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
 
 
 def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
-    """What verl's V1 trainers of both methods need."""
+    """Check what verl's V1 trainers of both methods need."""
     mode = config.trainer.v1.trainer_mode
     pool = config.reward.reward_model
     if (longest := config.actor_rollout_ref.rollout.max_model_len) and longest <= config.data.max_prompt_length:
@@ -117,7 +117,7 @@ def check_machine(config: DictConfig, trained: Sequence[str]) -> Iterable[str]:
 
 
 def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, int]]:
-    """Ranks that share a sequence or the weights, and by key of a budget of tokens, those that share a sequence."""
+    """Return the ranks that share a sequence or the weights and, by key of a token budget, those of a sequence."""
     if section == CRITIC:
         parallel = config.critic.fsdp.get("ulysses_sequence_parallel_size", 1)
         # Which verl 0.9.1 reads for updates and values alike; only prime_ext's configurations have it.
@@ -126,7 +126,7 @@ def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, in
     if section == PRM:
         parallel = config.prm.engine.get("ulysses_sequence_parallel_size", 1)
         keys = ("max_token_len_per_gpu", "infer_max_token_len_per_gpu")
-        # Where the second is null, it is no less than the first.
+        # Where the second is null, it is at least the first.
         return parallel, {f"prm.{key}": parallel for key in keys if config.prm[key] is not None}
     policy = config.actor_rollout_ref
     parallel = share = sequence_parallel_ranks(policy.actor)
@@ -142,7 +142,7 @@ def _parallel_ranks(config: DictConfig, section: str) -> tuple[int, dict[str, in
 
 
 def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[str]:
-    """Whether a batch divides into mini-batches, and these over ranks and micro-batches."""
+    """Check that a batch divides into mini-batches, and these over ranks and micro-batches."""
     prompts, rollouts = prompts_per_update(config), config.actor_rollout_ref.rollout.n
     batch = f"data.train_batch_size={prompts}"
     if prompts != config.data.train_batch_size:
@@ -166,7 +166,7 @@ def _check_batches(config: DictConfig, section: str, parallel: int) -> Iterable[
 
 
 def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) -> Iterable[str]:
-    """Passes into which no sequence of full length fits."""
+    """Check that a sequence of full length fits into every pass."""
     longest = config.data.max_prompt_length + config.data.max_response_length
     if not OmegaConf.select(config, f"{section}.use_dynamic_bsz"):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said against the settings of the PRM from the configuration alone, and from its model's config.json."""
+"""Checks of the PRM's settings from the configuration alone, and from its model's config.json."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,13 +15,13 @@ ENGINES = ("fsdp", "fsdp2")
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether the model is trained through a LoRA adapter, a new one (Megatron: ``lora.rank``) or a loaded one."""
+    """Return whether the model is trained through a LoRA adapter, new (Megatron: ``lora.rank``) or loaded."""
     rank = (model.get("lora", None) or {}).get("rank", 0) or model.get("lora_rank", 0) or 0
     return int(rank) > 0 or model.get("lora_adapter_path", None) is not None
 
 
 def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
-    """One line per combination of settings that cannot work."""
+    """Yield one line per combination of settings that cannot work."""
     strategy = config.prm.engine.get("strategy")
     if strategy not in ENGINES:
         yield f"prm.engine.strategy={strategy}: the PRM runs on {' and '.join(ENGINES)} only, whatever the policy's is"
@@ -38,7 +38,7 @@ def check_prm(config: DictConfig, prm: PRMSettings) -> Iterable[str]:
 
 
 def check_weights(key: str, engine: Any) -> Iterable[str]:
-    """Whether the weights of the PRM and of its reference, on the engine ``key``, are kept in float32.
+    """Check that the weights of the PRM and of its reference, on the engine ``key``, are kept in float32.
 
     In 16 bit small learning rates are lost, and frequencies of rotary embeddings differ between PRM and reference.
     """
@@ -48,7 +48,7 @@ def check_weights(key: str, engine: Any) -> Iterable[str]:
 
 
 def check_output_layer(key: str, model: Any, strategy: str) -> Iterable[str]:
-    """Whether verl's fused kernels reach the output layer of the model section ``key``; reads its config.json.
+    """Check that verl's fused kernels reach the output layer of the model section ``key``; reads its config.json.
 
     They read its weights, which fsdp2 leaves sharded where they are not those of the embeddings.
     """

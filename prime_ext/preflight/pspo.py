@@ -64,7 +64,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
 
 
 def check_scorer(config: DictConfig, scorer: ScorerSettings) -> Iterable[str]:
-    """Whether the step scorer can be reached, and where it would work."""
+    """Check that the step scorer can be reached, and where it would work."""
     pool = config.reward.reward_model
     if pool.enable and config.reward.custom_reward_function.path is None:
         yield "reward.reward_model.enable=true needs reward.custom_reward_function.path; leave it at that of prime_ext"
@@ -91,7 +91,7 @@ def _check_server(config: DictConfig, scorer: ServerSettings) -> Iterable[str]:
 
 
 def check_step_rm(config: DictConfig) -> Iterable[str]:
-    """Whether the step reward model's folder can be read, and its server answers, where the manager needs them."""
+    """Check that the step reward model's folder is readable and its server answers, where the manager needs them."""
     if scorer_section(config) is None:
         return
     try:
@@ -104,7 +104,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
 
 
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
-    """Whether manager and ``prime.process`` agree."""
+    """Check that manager and ``prime.process`` agree."""
     key, reads_steps = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.scores_steps
     manager = manager_of(config)
     if manager == MANAGER or config.get(SECTION) is not None:

@@ -19,7 +19,7 @@ NOT_IN_V1 = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_basel
 
 
 def check_rewards(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
-    """Whether everything is there that the chosen rewards and estimators read."""
+    """Check that everything is there that the chosen rewards and estimators read."""
     outcome = prime.outcome
     n_rollouts = config.actor_rollout_ref.rollout.n
     if prime.scores_steps and prime.outcome_reads_prm:
@@ -50,7 +50,7 @@ def check_estimator(key: str, name: str, ours: Iterable[str] = ()) -> Iterable[s
 
 
 def _check_turn_rewards(config: DictConfig, turns: TurnSettings) -> Iterable[str]:
-    """An agent loop has to report them, one for each turn."""
+    """Check that an agent loop reports one reward for each turn."""
     key, rollout = f"prime.turns.field={turns.field}", config.actor_rollout_ref.rollout
     loop, calls = rollout.agent.default_agent_loop, rollout.multi_turn.max_parallel_calls
     if loop in SINGLE_TURN_LOOPS:
@@ -73,7 +73,7 @@ def _check_single_rollouts(n_rollouts: int, prime: PrimeSettings) -> Iterable[st
 
 
 def _check_targets(config: DictConfig, prime: PrimeSettings, prm: PRMSettings | None) -> Iterable[str]:
-    """What a pull over the whole vocabulary needs: logits of the policy, and targets that pack tokens as it does."""
+    """Check that a pull over the whole vocabulary has the policy's logits, and targets that pack tokens as it does."""
     name = "prime/process=kl" if prime.distils else "prime/anchor=ema"
     policy = config.actor_rollout_ref
     if policy.actor.strategy not in ("fsdp", "fsdp2"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained bias of the PRM's cross-entropy: one number beside the engine, with an optimizer of its own."""
+"""The trained bias of the PRM's cross-entropy: one number alongside the engine, with an optimizer of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class OutcomeBias:
     """b in sigmoid(beta * Q + b), a float64 on the device, the same on all ranks.
 
-    AdamW without weight decay steps whenever the engine's optimizer does; where the engine skips a step (gradients that
-    are not finite), b skips it too.
+    AdamW without weight decay steps with the engine's optimizer, and skips what it skips (gradients not finite).
     """
 
     def __init__(self, lr: float):
@@ -32,7 +31,7 @@ class OutcomeBias:
 
     @property
     def value(self) -> float:
-        """b; 0 before it has a starting value."""
+        """Return b, which is 0 before it has a starting value."""
         return float(self.parameter.detach())
 
     def start(self, mean_outcome: float) -> None:

@@ -17,7 +17,7 @@ def register_engine(role: str, engine: Any) -> None:
 
 
 def engine_of(role: str) -> Any:
-    """The engine of a role. Raises RuntimeError when this process has none."""
+    """Return the engine of a role. Raises RuntimeError when this process has none."""
     if role not in _ENGINES:
         raise RuntimeError(f"this process has no engine of the role {role!r}; it has {sorted(_ENGINES) or 'none'}")
     return _ENGINES[role]

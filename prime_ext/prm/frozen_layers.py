@@ -6,7 +6,7 @@ from typing import Any
 
 
 def number_of_layers(share: float, layers: int) -> int:
-    """Number of layers that are trained: this share of them, above 0 and below 1, rounded up."""
+    """Return the number of layers that are trained: this share of them, above 0 and below 1, rounded up."""
     return math.ceil(share * layers)
 
 

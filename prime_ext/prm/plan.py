@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows form which mini-batch of the PRM, so that the answer does not depend on the number of ranks."""
+"""Assignment of rows to mini-batches of the PRM, so that results do not depend on the number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

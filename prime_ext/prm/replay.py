@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rollouts of the PRM's last updates, to be drawn from again.
-
-Each update is one file in safetensors, with the tensors of :data:`FIELDS` for each rollout.
-"""
+"""Rollouts of the last PRM updates, to be drawn again: a safetensors file per update, :data:`FIELDS` per rollout."""
 
 import os
 import re
@@ -31,8 +28,7 @@ _FILE = re.compile(r"update_(\d{9})\.safetensors")
 class PRMReplay:
     """The batches of the last updates, oldest first.
 
-    What is drawn depends on the number of the update and on what was added before, so a resumed run draws what the
-    uninterrupted one draws.
+    What is drawn depends on the update's number and on what was added before, so a resumed run draws the same.
 
     Args:
         n_batches: how many updates are remembered (``prm.replay``).
@@ -81,8 +77,7 @@ class PRMReplay:
     def load(self, folder: Path) -> None:
         """Take over the newest batches that :meth:`save` wrote, as many as the settings allow.
 
-        Raises:
-            FileNotFoundError: the checkpoint was saved without replay.
+        Raises FileNotFoundError: the checkpoint was saved without replay.
         """
         if not folder.is_dir():
             raise FileNotFoundError(

@@ -56,9 +56,9 @@ def padded_responses(value: Any, responses: Any) -> torch.Tensor:
 class PRMLoss:
     """Loss of the implicit PRM, in the form verl's engines call: once for every micro-batch.
 
-    The driver has prepared the fields of the rows (target, weight, offset). The weights contain the size of the
-    mini-batch, so the sum over micro-batches and ranks is its loss. Engines average gradients over the data-parallel
-    ranks, hence the factor ``dp_size``.
+    The driver has prepared the rows' fields (target, weight, offset). Weights contain the size of the mini-batch, so
+    the sum over micro-batches and ranks is its loss. Engines average gradients over data-parallel ranks, hence the
+    factor ``dp_size``.
 
     Attributes:
         name: of the loss in ``prime_ext.algorithms.prm_losses.PRM_LOSSES``.
@@ -76,7 +76,7 @@ class PRMLoss:
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Loss of one micro-batch; the second value is empty because verl already reports the summed loss."""
+        """Compute the loss of one micro-batch; the second value is empty: verl already reports the summed loss."""
         log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
         fields = data.select(self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
@@ -114,7 +114,7 @@ class ImplicitPRMWorker(TrainingWorker):
     """verl's training worker whose response log-probabilities go to the store of rollouts.
 
     Args:
-        config: of the model, its engine, optimiser and checkpoints.
+        config: of the model, its engine, optimizer and checkpoints.
         role: ``prm``, ``reference`` or ``average``, under which other workers of this process find the engine.
         bias_lr: learning rate of the trained bias; None for a loss without one.
         trainable_layers: share of the decoder layers that is trained, the last ones; None: the whole model.
@@ -149,7 +149,7 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def data_parallel_size(self) -> int:
-        """Ranks over which rows are divided; the same on all ranks."""
+        """Return the ranks over which rows are divided; the same on all ranks."""
         return self.engine.get_data_parallel_size()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -166,12 +166,12 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def bias_value(self) -> float | None:
-        """The bias, if there is one; the same on all ranks."""
+        """Return the bias, if there is one; the same on all ranks."""
         return None if self._bias is None else self._bias.value
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
     def train_batch(self, data: TensorDict) -> TensorDict:
-        """verl's step on one mini-batch, from no gradient of the bias on."""
+        """Run verl's step on one mini-batch, from no gradient of the bias on."""
         if self._bias is not None:
             self._bias.zero_grad()
         return super().train_batch(data)
@@ -180,7 +180,7 @@ class ImplicitPRMWorker(TrainingWorker):
     def save_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
     ) -> None:
-        """verl's files, and the bias if there is one."""
+        """Save verl's files, and the bias if there is one."""
         super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
         if self._bias is not None and self.rank == 0:
             self._bias.save(Path(local_path), self.loss_fn.beta)
@@ -196,12 +196,12 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
-        """Move this model's weights towards those of another engine of the process, all the way with the decay 0."""
+        """Move this model's weights toward those of another engine of the process, all the way with the decay 0."""
         average_weights(engine_of(role), self.engine, decay)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
     def score(self, data: TensorDict) -> TensorDict:
-        """Log-probabilities of the response tokens, without training, written to the field named by the options."""
+        """Write log-probabilities of the response tokens, without training, to the field named by the options."""
         name = tu.pop(data, key=OUTPUT_FIELD)
         rows = tu.pop(data, key=MINI_BATCH_ROWS, default=None)
         count = 1 if rows is None else len(data) * self.engine.get_data_parallel_size() // rows
@@ -240,5 +240,5 @@ class ImplicitPRMWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_metrics(self) -> dict | None:
-        """Metrics of the last :meth:`update_and_score`, already reduced over ranks; None on ranks without outputs."""
+        """Return metrics of the last :meth:`update_and_score`, reduced over ranks; None on ranks without outputs."""
         return self._update_metrics

@@ -123,8 +123,7 @@ def prepare(
 ) -> NodeActor:
     """Register the sources of :func:`compute_score`, and return the verifiers of this node, with these settings.
 
-    Raises:
-        ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
+    Raises ValueError: an unknown task or setting, or ``code_reward`` or ``math_strictness`` is neither of the two.
     """
     if math_strictness not in MATH_STRICTNESS:
         raise ValueError(f"math_strictness={math_strictness!r} is not one of {', '.join(MATH_STRICTNESS)}")

@@ -44,7 +44,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @register(NAME)
 class PromptRewardManager(NaiveRewardManager):
-    """Passes the messages of the prompt to the reward function, as ``extra_info["raw_prompt"]``.
+    """Reward manager that passes the prompt's messages to the reward function, as ``extra_info["raw_prompt"]``.
 
     A user's own function is guarded (:mod:`prime_ext.reward.user_function`).
     """
@@ -70,13 +70,10 @@ def _column(extras: Mapping[str, Any], name: str) -> Any:
 
 @register(step_scorer_settings.MANAGER)
 class StepScoresRewardManager(PromptRewardManager):
-    """``naive_with_prompt``, with step scores in the extra info; the reward stays that of the reward function.
+    """Reward manager ``naive_with_prompt`` with step scores in the extra info, and the reward function's reward.
 
-    ``score`` is None for the scorer of this node; all other arguments are verl's.
-
-    Raises:
-        SettingsError: a section is missing or wrong.
-        StepRMError: without Ray, a model that cannot work.
+    ``score`` is None for the scorer of this node; all other arguments are verl's. Raises SettingsError: a section is
+    missing or wrong; StepRMError: without Ray, a model that cannot work.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Gatherer:
 
     async def _run(self) -> None:
         while self._waiting:
-            # Those who were cancelled do not wait any more.
+            # Those who were canceled do not wait any more.
             batch = [(chain, done) for chain, done in self._waiting if not done.done()]
             self._waiting = []
             outcomes = await score_each(self._scorer, [chain for chain, _ in batch])

@@ -21,10 +21,7 @@ _LONGEST = 200  # characters
 
 @dataclass(frozen=True)
 class ScoredSteps:
-    """A response with its steps and their scores, or the reason why there are none.
-
-    ``seconds``: from the cut to the scores, waiting included.
-    """
+    """Response with its steps and scores, or the reason for none; ``seconds`` from cut to scores include waiting."""
 
     cut: Cut
     n_tokens: int
@@ -33,10 +30,7 @@ class ScoredSteps:
     seconds: float
 
     def info(self) -> dict[str, Any]:
-        """Return the extra info of the reward; None where scores are missing.
-
-        verl takes means of numbers and ignores texts, so that lists are JSON.
-        """
+        """Return the extra info of the reward, None where scores are missing. Lists are JSON: verl averages numbers."""
         scores = self.scores
         values = () if scores is None else scores.scores
         return {
@@ -54,7 +48,7 @@ class ScoredSteps:
 
 
 class StepScoring:
-    """Cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
+    """Scorer that cuts responses, in tokens of the policy, into steps with content and lets ``score`` score them."""
 
     def __init__(self, steps: StepSettings, tokenizer: Any, score: Score):
         self._cutter, self._score = ResponseCutter(steps, tokenizer), score

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the logger ``console`` prints: one line for each step and each validation, in place of every metric."""
+"""Output of the logger ``console``: one line for each step and each validation, in place of every metric."""
 
 import math
 import time
@@ -32,7 +32,7 @@ def logs_to_console(config: DictConfig) -> bool:
 
 
 class ConsoleLines:
-    """Replaces verl's console logger; the run begins when this object is made."""
+    """Replacement of verl's console logger; the run begins when this object is made."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self._total_steps = total_steps

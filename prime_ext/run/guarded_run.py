@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every trainer of prime_ext does about faults: one run per folder, whole checkpoints, no waiting for the dead."""
+"""Handling of faults in all trainers of prime_ext: one run per folder, whole checkpoints, no waiting for the dead."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class GuardedRunMixin(_Trainer):
-    """Goes between a mixin of prime_ext and verl's trainer."""
+    """Class between a mixin of prime_ext and verl's trainer."""
 
     def init(self) -> None:
         """Set up workers and models as verl does.
@@ -56,7 +56,7 @@ class GuardedRunMixin(_Trainer):
 
     @cached_property
     def _identity(self) -> resume.Identity:
-        """What the run is trained with, read when it starts: files may change later."""
+        """Return what the run is trained with, read when it starts: files may change later."""
         return resume.identity_of(self.config)
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -75,7 +75,7 @@ class GuardedRunMixin(_Trainer):
         except WorkerDied:
             raise
         except Exception as error:
-            # What a dead worker leaves behind, as rollouts that failed, is not the reason. Ray learns of a death late.
+            # What a dead worker leaves, such as failed rollouts, is not the reason. Ray learns of a death late.
             time.sleep(SECONDS_UNTIL_KNOWN)
             death = ""
             with suppress(Exception):  # Ray itself may be gone.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run needs of Ray: the address of a running cluster, the environment of its workers, and what it reserves.
+"""Ray's part in a run: the address of a running cluster, the environment of its workers, and what the run reserves.
 
 Workers of a running cluster have the environment of ``ray start``; what a recipe sets has to travel with ``ray.init``.
 With fewer logical CPUs than it reserves, or GPUs for a step scorer, Ray waits silently.

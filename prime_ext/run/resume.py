@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint was trained with: no run continues from it with other data, another tokenizer or seed unasked.
+"""Record of a checkpoint's training: no run continues from it with other data, tokenizer or seed unasked.
 
 Files are compared by :func:`prime_ext.utils.files.digest_files`, not by their place.
 """

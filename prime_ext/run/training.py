@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the trainings of step reward models and of offline PRMs share: settings, program, checkpoints. No torch."""
+"""Common parts of the training of step reward models and offline PRMs: settings, program, checkpoints. No torch."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m prime_ext.step_rm.convert``: write labelled steps of public data sets into one parquet file.
+"""``python -m prime_ext.step_rm.convert``: write labeled steps of public data sets into one parquet file.
 
     python -m prime_ext.step_rm.convert --prm800k phase2_train.jsonl --math-shepherd math-shepherd.jsonl \\
         --output steps.parquet
@@ -70,7 +70,7 @@ def listed(row: Row, name: str) -> list[Any]:
 def pspo(row: Row, context: Context) -> Steps:
     """``{"sentence": "<previous> </s><s><current>", "label": "-1" | "0" | "1"}`` of PSPO and CN-PPO, one step a row.
 
-    Rows of a response follow one another; joined they give all previous steps. There is no question.
+    Rows of a response follow one another; joined they give all previous steps. Rows have no question.
     """
     label = str(row.get("label")).strip()
     if label not in ("-1", "0", "1"):

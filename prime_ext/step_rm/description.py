@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a step reward model reads, as token ids (docs/reference/step_rm.md), and the file in its folder that says so.
+r"""Input of a step reward model as token ids (docs/reference/step_rm.md), and the file in its folder that describes it.
 
 Segment ids (``token_type_ids``) are not used: PSPO's code drops them as well, and servers do not take them. Special
 tokens in a step are text: a policy that writes ``[SEP]`` must not open a step.
@@ -51,7 +51,7 @@ class PairFormat:
 
 @dataclass(frozen=True)
 class Input:
-    """What a model reads at once: a step with those before it, or a response, whose scores are read at ``ends``.
+    """Input of one forward pass: a step with those before it, or a response, whose scores are read at ``ends``.
 
     ``context_cut`` and ``step_cut`` say whether the context or the step lost tokens.
     """
@@ -149,8 +149,7 @@ def _find(part: list[int], ids: list[int]) -> int | None:
 
 @pydantic_dataclass(frozen=True)
 class Description:
-    """How to use a model: its format, the temperature of its logits, the label of each class, and, for people, how it
-    was trained."""
+    """Description of a model: format, temperature, label of each class, and, for people, how it was trained."""
 
     pair_format: PairFormat
     temperature: Positive

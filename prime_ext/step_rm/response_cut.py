@@ -46,7 +46,7 @@ class TokenText:
         raise ValueError("the tokenizer has no token that decodes to a text, so steps cannot be found in responses")
 
     def _decode(self, ids: list[int]) -> str:
-        # Cleaning up would join and move characters of neighbouring tokens.
+        # Cleaning up would join and move characters of neighboring tokens.
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _behind_anchor(self, ids: list[int]) -> str:
@@ -101,8 +101,7 @@ class Cut:
     timed_out: bool = False
 
     def with_content(self) -> "Cut":
-        """Join steps without a letter or a digit, markers aside, to the step before, or, at the beginning, to the next.
-        A response without content has no step."""
+        """Join steps that lack content to the step before, or the first one to the next; drop it if it stays alone."""
         texts: list[str] = []
         ends: list[int] = []
         for text, end in zip(self.texts, self.ends, strict=True):
@@ -118,7 +117,7 @@ class Cut:
 
 
 class ResponseCutter:
-    """Cut responses as the settings say: in their text, or after delimiter tokens."""
+    """Cutter of responses as the settings say: in their text, or after delimiter tokens."""
 
     def __init__(self, settings: StepSettings, tokenizer: Any):
         self._settings = settings

@@ -67,7 +67,7 @@ def marker_end(text: str, start: int = 0, end: int = sys.maxsize) -> int:
 
 
 def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
-    """Whether there is a letter or a digit in addition to markers at the start."""
+    """Return whether there is a letter or a digit in addition to markers at the start."""
     end = len(text) if end is None else end
     while start < end:
         behind = start + 1 if text[start].isspace() else marker_end(text, start, end)

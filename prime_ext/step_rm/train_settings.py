@@ -69,7 +69,7 @@ class StepRMSettings:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """The values that the trained weights depend on: a run with others cannot continue from its checkpoints."""
+        """Return what the trained weights depend on: a run with other values cannot continue from its checkpoints."""
         free = ("keep_checkpoints", "logger", "eval_batch_size", "output_dir", "device")
         values = asdict(self)
         values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in free}

@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 1024
 
 
 class Row(NamedTuple):
-    """What the model reads of a step, and its class: 0 to 2 for the labels -1, 0, 1."""
+    """Input of the model for a step, and its class: 0 to 2 for the labels -1, 0, 1."""
 
     ids: np.ndarray
     label: int
@@ -222,8 +222,8 @@ def _compute_metrics(prediction: Any) -> dict[str, float]:
 def fit_temperature(logits_NC: torch.Tensor, class_N: torch.Tensor) -> float:
     """Return the temperature of the least negative log-likelihood, by golden-section search on its logarithm.
 
-    The likelihood of 1 / T is concave, so there is one optimum. The bounds, 0.05 and 20, mean that the classes are
-    separated without error, or not at all.
+    The likelihood of 1 / T is concave, so there is one optimum. At the bounds, 0.05 and 20, classes are separated
+    without error, or not at all.
     """
     logits_NC = logits_NC.double()
 

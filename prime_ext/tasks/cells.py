@@ -49,10 +49,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Composed:
-    """A text around cells: the first of ``texts`` whose cells, ``{{column}}``, a row has and fills.
-
-    Cells keep white space at their ends.
-    """
+    """Text around cells, not stripped: the first of ``texts`` whose cells, ``{{column}}``, a row has and fills."""
 
     __pydantic_config__ = STRICT
     texts: Annotated[tuple[Text, ...], Field(alias="first_of", min_length=1)]

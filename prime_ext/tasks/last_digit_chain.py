@@ -3,8 +3,7 @@ r"""The task of the quickstart, "last-digit chain": mental arithmetic with visib
 
 A prompt is a start digit and 4 to 7 operations, applied from left to right (no precedence), every value modulo 10:
 ``3*9+6*7?``. The response shows every step and boxes the last value: ``3*9=7;7+6=3;3*7=1;\boxed{1}``. Operations are
-``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9: all are invertible modulo 10, so that only a second wrong step can
-cancel one.
+``+`` and ``-`` by 1 to 9 and ``*`` by 3, 7 or 9. All are invertible modulo 10: only a second wrong step can cancel one.
 """
 
 import hashlib

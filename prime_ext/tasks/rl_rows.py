@@ -88,13 +88,13 @@ class GoldAnswer(BaseModel):
 
 
 class PromptRow(BaseModel):
-    """What every trainer reads of a row."""
+    """Columns of a row that every trainer reads."""
 
     prompt: Annotated[list[Message], Field(min_length=1)]
 
 
 class JudgedRow(PromptRow):
-    """What a reward function needs in addition."""
+    """Columns of a row that a reward function reads."""
 
     data_source: Text
     reward_model: GoldAnswer

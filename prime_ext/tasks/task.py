@@ -74,10 +74,7 @@ class Gold:
     corrections: Mapping[str, Text] = field(default_factory=dict)  # for texts that no response would equal
 
     def read(self, row: Mapping[str, Any], as_tests: bool) -> str:
-        """Return the gold answer of a row that has the columns; with ``as_tests`` they are tests of programs.
-
-        ``BadRow``: no answer in the columns.
-        """
+        """Return the gold answer of a row; with ``as_tests``, tests of programs. ``BadRow``: no answer in columns."""
         if as_tests:
             return json.dumps({column: cell(row, column) for column in self.columns}, sort_keys=True)
         (column,) = self.columns
@@ -198,7 +195,7 @@ class Task:
         return {**source_of(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
-        """Read a row of the source. ``BadRow``: a column is missing or empty, or there is no gold answer."""
+        """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files of ``prime_ext/tasks/benchmarks/`` and checks every key.
+"""Reader of the files of ``prime_ext/tasks/benchmarks/``, which checks every key.
 
 A mistake is one line: file, key, what it is and what would be right.
 """

@@ -23,10 +23,8 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
     """Load the problems of a split by their ids, in the order of the files.
 
     Rows without an id have their number; with several files, after the name of the file, which is also their column
-    ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub.
-
-    Raises:
-        SourceError: a split, a file or rows are missing, a row does not fit the task, or an id repeats.
+    ``file``. ``data`` is the folder of the files of ``source.local``, None for those of the hub. Raises SourceError: a
+    split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
     try:
         return _load(task, data, split or default_split(task, local=data is not None))

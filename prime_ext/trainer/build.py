@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models beside the policy, from the whole configuration: PRM, reference, and the policy's average."""
+"""Models in addition to the policy, from the whole configuration: PRM, reference, and the policy's average."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:
-    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without an optimiser."""
+    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without an optimizer."""
     # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
     changes = {"fsdp_config": {"forward_only": True, "model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
     actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))

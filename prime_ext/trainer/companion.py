@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models beside the policy: in its worker processes, and, where they change, in every checkpoint."""
+"""Models alongside the policy: in its worker processes, and, where they change, in every checkpoint."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Companion:
     saved_with = ""
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """Return what a group's worker is told beside its configuration."""
+        """Return what a group's worker is told in addition to its configuration."""
         raise NotImplementedError
 
     def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
@@ -40,7 +40,7 @@ class Companion:
 
     @property
     def group(self) -> Any:
-        """The workers of the model itself."""
+        """Return the workers of the model itself."""
         return self.groups[next(iter(self.models))]
 
     def save(self, folder: str, global_step: int) -> None:

@@ -67,7 +67,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class PRMBatch:
-    """What the PRM is trained on: the rows of ``rollouts`` in their order, then replayed ones and padding.
+    """Rows on which the PRM is trained: those of ``rollouts`` in their order, then replayed ones and padding.
 
     All rows have a ``label_B``, a ``group_B`` (padding has numbers of its own), a ``valid_B`` (False for padding) and a
     ``replayed_B``; ``mini_batch_rows`` are those of a mini-batch with them. Passes add what they take to ``seconds``.
@@ -163,7 +163,7 @@ class FrozenPRM(Companion):
 
     @property
     def reference_field(self) -> str:
-        """Where the reference's log-probabilities are."""
+        """Return the name of the field with the reference's log-probabilities."""
         return "old_log_probs" if self.settings.reference == "policy" else fields.REFERENCE_LOG_PROBS
 
     def worker_options(self, group: str) -> dict[str, Any]:
@@ -171,19 +171,19 @@ class FrozenPRM(Companion):
 
     @cached_property
     def data_parallel_size(self) -> int:
-        """Ranks over which rows are divided; every pass wants a multiple of them."""
+        """Return the ranks over which rows are divided; every pass wants a multiple of them."""
         return self.groups[PRM_GROUP].data_parallel_size()[0]
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the rounding noise of a reward."""
+        """Return the standard deviation of the rounding noise of a reward."""
         # verl's mixed precision is bf16 unless told otherwise.
         precision = (self.models[PRM_GROUP].engine_config.mixed_precision or {}).get("param_dtype", "bf16")
         noise = NOISE_PER_TOKEN[PrecisionType.to_dtype(precision)]
         return noise if self.prime.distils or self.prime.rewards_advantages else self.settings.beta * noise
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Reference, then scores."""
+        """Compute the reference, then the scores."""
         batch = self.batch_of(rollouts)
         self.write_reference(batch)
         scores = self.score(batch)
@@ -204,8 +204,8 @@ class FrozenPRM(Companion):
     def write_reference(self, batch: PRMBatch, as_update: bool = False) -> None:
         """Have the reference's log-probabilities in the store, by a pass of its own only if ``prm.reference`` needs it.
 
-        With ``as_update`` rows are packed as the update packs them, whose forward passes then give the scores: of the
-        same model q is 0, without rounding noise.
+        With ``as_update`` rows are packed as by the update, whose forward passes then score: of the same model q is
+        exactly 0.
         """
         kind, rows = self.settings.reference, batch.rows
         with marked_timer("prm_reference", batch.seconds):
@@ -258,7 +258,7 @@ class TrainedPRM(FrozenPRM):
     saved_with = "prm=frozen, or a variant without a PRM"
 
     def worker_options(self, group: str) -> dict[str, Any]:
-        """The trained bias and the layers that are trained."""
+        """Return the options; the PRM's include the trained bias and the layers that are trained."""
         trained = {"bias_lr": self.settings.bias_lr, "trainable_layers": self.settings.trainable_layers}
         return super().worker_options(group) | (trained if group == PRM_GROUP else {})
 
@@ -287,7 +287,7 @@ class TrainedPRM(FrozenPRM):
             self.replay.load(Path(folder) / self.checkpoint_folder / REPLAY_FOLDER)
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
-        """Reference, then scores and update in the order of ``prm.update_mode``."""
+        """Compute the reference, then score and update in the order of ``prm.update_mode``."""
         if not rollouts.valid_B.any():
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)
@@ -308,7 +308,7 @@ class TrainedPRM(FrozenPRM):
     def update(self, batch: PRMBatch, before: Scores | None = None, keeps_scores: bool = False) -> dict[str, float]:
         """Train on the mini-batches, and return the metrics of the update.
 
-        ``before`` are scores before it, for losses that need them. With ``keeps_scores`` the log-probabilities of the
+        ``before`` are earlier scores, for losses that need them. With ``keeps_scores`` the log-probabilities of the
         training forward passes are left in the store.
         """
         plan, group, loss = self.plan(batch), self.groups[PRM_GROUP], PRM_LOSSES[self.settings.loss]

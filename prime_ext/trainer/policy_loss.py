@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's policy loss plus a pull towards other models of the same worker process, over the whole vocabulary.
+"""verl's policy loss plus a pull toward other models of the same worker process, over the whole vocabulary.
 
     L = L_PPO + sum_j c_j * KL(pi_theta || target_j)
 
@@ -77,7 +77,7 @@ class TargetedPolicyLoss:
         dp_group: object = None,
         student_logits: torch.Tensor | None = None,
     ) -> Any:
-        """Values per token from ``student_logits``; otherwise the loss and its metrics."""
+        """Return values per token from ``student_logits``; otherwise the loss and its metrics."""
         assert data is not None
         if student_logits is not None:
             return self._per_token(student_logits, data)
@@ -109,10 +109,9 @@ def targets_of(data: TensorDict) -> dict[str, float]:
 
 @torch.no_grad()
 def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a target for a micro-batch of the policy's, divided by the temperature, and the next tokens.
+    """Return a target's logits for the policy's micro-batch, divided by the temperature, and the next tokens.
 
-    Returns:
-        ``(N, V)`` and ``(N,)`` for the tokens of this rank, in the order in which verl's engine packs the policy's.
+    Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine packs the policy's.
     """
     engine, batch = engine_of(role), data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}

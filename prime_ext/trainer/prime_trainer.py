@@ -53,7 +53,7 @@ STATE_FILE = "prime_ext.json"
 
 
 class PrimeTrainerMixin(GuardedRunMixin):
-    """Adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
+    """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
 
     def __init__(self, config: DictConfig):
         self.prime = PrimeSettings.of(config)
@@ -66,7 +66,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self._prompt_of_uid: dict[str, TensorDict] = {}
         self._prompts_fetched = 0
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
+            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
             config.trainer.v1.trainer_mode = base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
@@ -118,7 +118,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
 
     @property
     def _buffers_prompts(self) -> bool:
-        """Whether prompts stay in the buffer from one step to the next, as they do in the asynchronous modes."""
+        """Return whether prompts stay in the buffer from one step to the next, as in the asynchronous modes."""
         return isinstance(self.replay_buffer, PromptFilterReplayBufferAsync)
 
     def _oversampled(self) -> int:
@@ -134,7 +134,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._add_prompts_to_generate(wanted)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """The next prompt: one that was given back, or a new one with an id that repeats when the run is repeated."""
+        """Return the next prompt: one given back, or a new one with an id that repeats when the run is repeated."""
         if self._queued_prompts:
             prompt = self._queued_prompts.popleft()
         else:
@@ -159,22 +159,22 @@ class PrimeTrainerMixin(GuardedRunMixin):
             self._queued_prompts.appendleft(self._prompt_of_uid[uid])
         self._prompt_of_uid.clear()
 
-    # ---- models beside the policy --------------------------------------------------------------------------------
+    # ---- models alongside the policy -----------------------------------------------------------------------------
 
     @cached_property
     def prm(self) -> FrozenPRM | None:
-        """The implicit PRM, or a frozen model in its place."""
+        """Return the implicit PRM, or a frozen model in its place."""
         prm = self.prm_settings
         return None if prm is None else build_prm(self.config, prm, self.prime, self.tokenizer.eos_token_id)
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """What gives the process rewards."""
+        """Return the scorer that gives the process rewards."""
         return StepRewardModel(shaping_of(self.prime)) if self.prime.scores_steps else self.prm
 
     @cached_property
     def average(self) -> PolicyAverage | None:
-        """The running average of the policy, if the policy is pulled towards it."""
+        """Return the running average of the policy, if the policy is pulled toward it."""
         anchor = self.prime.anchor
         return None if anchor is None else build_average(self.config.actor_rollout_ref, anchor.decay)
 
@@ -262,7 +262,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         write_text(folder / STATE_FILE, json.dumps(state))
 
     def _describe_prm(self) -> dict[str, Any]:
-        """What is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
+        """Return what is needed to score with the PRM of this step (:mod:`prime_ext.generate.prm_description`)."""
         prm = self.config.prm
         return {
             "variant": variant_line(self.config),
@@ -287,7 +287,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     # ---- one step --------------------------------------------------------------------------------------------
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """verl's step, and what the filter did in it."""
+        """Run verl's step, and record what the filter did in it."""
         batch = super().step(metrics, timing_raw)
         if self._buffers_prompts:
             metrics.update(self.replay_buffer.step_metrics())
@@ -298,7 +298,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return ResponseCutter(self.prime.steps, self.tokenizer) if self.prime.needs_steps else None
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's own computation first, for its KL penalty and rollout correction; then PRIME's step over it."""
+        """Run verl's computation, for its KL penalty and rollout correction, then PRIME's step over it."""
         store, config = RolloutStore(super()._compute_advantage(batch, metrics)), self.config.algorithm
         rollouts = load_rollouts(store, self.prime, self.global_steps, config.use_kl_in_reward, self._cutter)
         finished = self.replay_buffer.count_rollouts() if self._buffers_prompts else 0
@@ -315,7 +315,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         return store.write(advantages=result.advantage_BT, returns=result.return_BT)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """verl's update, whose loss is told what else to pull the policy towards."""
+        """Run verl's update, whose loss is told what else to pull the policy toward."""
         if self.average is not None:
             with marked_timer("policy_average", self.timing_raw):
                 self.average.follow()

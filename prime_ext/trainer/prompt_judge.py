@@ -43,7 +43,7 @@ class _Rollout(NamedTuple):
 
 @dataclass
 class PromptJudge:
-    """Judges each prompt once, when all its rollouts have ended, and remembers the verdict until told to forget it.
+    """Judge of each prompt once all its rollouts have ended, which remembers the verdict until told to forget it.
 
     Attributes:
         band: the filter.
@@ -111,11 +111,11 @@ class PromptJudge:
         return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
 
     def _judged(self, uids: Iterable[str]) -> list[_Rollout]:
-        """What the verifier has looked at of these prompts."""
+        """Return the rollouts of these prompts that the verifier has looked at."""
         return [rollout for uid in uids for rollout in self._rollouts[uid] if rollout.outcome is not None]
 
     def keeps(self, uid: str) -> bool:
-        """Whether the prompt was judged and may be trained on."""
+        """Return whether the prompt was judged and may be trained on."""
         return self.verdicts.get(uid) == KEPT
 
     def forget(self, uids: Iterable[str]) -> None:
@@ -125,7 +125,7 @@ class PromptJudge:
             self._rollouts.pop(uid, None)
 
     def metrics(self, uids: Collection[str]) -> dict[str, float]:
-        """Counts of the verdicts, accuracies before and after the filter, and the verifier's rates and seconds."""
+        """Return counts of verdicts, accuracies before and after the filter, and the verifier's rates and seconds."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         accuracy_all = [value for uid in uids for value in self._accuracies(uid)]
         accuracy_kept = [value for uid in uids if self.keeps(uid) for value in self._accuracies(uid)]
@@ -155,7 +155,7 @@ class PromptJudge:
         return metrics
 
     def _failures(self, uids: Iterable[str]) -> str:
-        """What the verifier could not judge of these prompts, and why, in one line; empty if it judged everything."""
+        """Describe in one line what the verifier could not judge of these prompts, and why; empty without failures."""
         judged = self._judged(uids)
         failed = [rollout for rollout in judged if rollout.failed]
         if not failed:
@@ -168,7 +168,7 @@ class PromptJudge:
         )
 
     def shortage(self, uids: Collection[str], kept: int, wanted: int, partial: bool) -> str:
-        """One line that says why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
+        """Say in a line why only ``kept`` of ``wanted`` prompts were found among these, and what would help."""
         counts = Counter(self.verdicts[uid] for uid in uids)
         message = (
             f"only {kept} of {wanted} prompts passed the filter among {len(uids)} examined "

@@ -41,7 +41,7 @@ def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
 
 
 def prompts_of_data(data: dict[str, dict]) -> TensorDict:
-    """The inverse of :func:`prompts_to_data`."""
+    """Invert :func:`prompts_to_data`."""
     tensors = {
         name: torch.tensor(field["values"], dtype=getattr(torch, field["dtype"]))
         for name, field in data["tensors"].items()
@@ -50,7 +50,7 @@ def prompts_of_data(data: dict[str, dict]) -> TensorDict:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives it back as it is; representations are compared, because NaN does not equal itself."""
+    """Return whether JSON preserves it; representations are compared, because NaN does not equal itself."""
     try:
         return repr(json.loads(json.dumps(value))) == repr(value)
     except (TypeError, ValueError):

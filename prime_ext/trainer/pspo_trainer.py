@@ -46,8 +46,7 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 
     A step that ends in a tool's answer is paid at the last own token before; a response without any is paid nothing.
 
-    ``info`` is of the manager, which has read all tokens. Raises ValueError where it is about another output of the
-    agent loop.
+    ``info`` is the manager's, of all tokens. Raises ValueError where it is about another output of the agent loop.
     """
     n_tokens, own_T = len(mask_T), mask_T.bool()
     if info["n_tokens"] != n_tokens:
@@ -70,12 +69,10 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
 def scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
-    """Numbers of the responses that are trained on, from their prompts and the manager's extra info.
+    """Return the numbers of the responses to train on, from their prompts and the manager's extra info.
 
-    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too.
-
-    Raises:
-        ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
+    If the estimator ``compares`` the responses to a prompt, one whose companions were all dropped leaves too. Raises
+    ScoringFailed: with ``stop`` any failure; with ``drop`` if no response is left.
     """
     failed = [bool(info[FAILURE]) for info in infos]
     if not any(failed):
@@ -111,17 +108,16 @@ def advise_splitter(infos: Sequence[Mapping[str, Any]], texts: Sequence[str], sp
 
 
 class PSPOTrainerMixin(GuardedRunMixin):
-    """Adds to a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
+    """Mixin that gives a verl trainer what the reward manager ``pspo_wrs`` knows in addition to the rewards.
 
-    Responses without a reward leave the batch, rewards are paid at steps or tokens, and what the manager saw becomes
-    metrics. Rows have the order of the data, not that of their arrival, and checkpoints hold the adaptive coefficient
-    of the KL penalty.
+    Responses without a reward leave the batch, rewards are paid at steps or tokens, and the manager's findings become
+    metrics. Rows keep the order of the data; checkpoints hold the adaptive coefficient of the KL penalty.
     """
 
     def __init__(self, config: DictConfig):
         self.pspo, _ = sections_of(config)
         with open_dict(config):
-            # verl compares the mode with its own names to decide between synchronous and asynchronous behaviour.
+            # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
             config.trainer.v1.trainer_mode = base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
@@ -142,7 +138,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         refuse(check_amount(self.config, len(self.train_dataset)))
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """The next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
+        """Return the next prompts, with ids that repeat when the run is repeated and sort as the prompts do."""
         prompts = super()._fetch_one_gen_batch()
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = (step, first + len(prompts))

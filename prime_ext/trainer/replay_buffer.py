@@ -44,7 +44,7 @@ class _PromptFilter(ReplayBuffer):
         self.partial = partial
 
     def _accept_shortage(self, examined: Sequence[str], kept: int, batch_size: int) -> None:
-        """Raises PromptsExhausted where a smaller batch is not allowed, or would be empty."""
+        """Raise PromptsExhausted where a smaller batch is not allowed, or would be empty."""
         message = self.judge.shortage(examined, kept, batch_size, self.partial)
         if not kept or not self.partial:
             raise PromptsExhausted(message)
@@ -57,11 +57,7 @@ def _in_order(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 class PromptFilterReplayBuffer(_PromptFilter):
-    """Replay buffer of the synchronous mode.
-
-    Args:
-        requeue: takes back the ids of prompts that were submitted but not needed, in order.
-    """
+    """Replay buffer of the synchronous mode; ``requeue`` takes back, in order, prompt ids submitted but not needed."""
 
     def __init__(self, *, requeue: Callable[[list[str]], None], **kwargs: Any):
         super().__init__(**kwargs)
@@ -75,7 +71,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         self._submitted.extend(uids)
 
     def prompts_to_start(self, batch_size: int) -> int:
-        """Number of prompts to submit at the start of a step, at most ``max_in_flight``.
+        """Return the number of prompts to submit at the start of a step, at most ``max_in_flight``.
 
         At the acceptance rate of the last step, less two standard deviations, ``batch_size`` of them pass: a missing
         prompt costs the time of one more response, one too many only its own work.
@@ -133,7 +129,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
     def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
-        """The prompts to train on among the leading run of judged ones, and how many were examined to find them."""
+        """Return prompts to train on from the leading run of judged ones, and how many were examined for them."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
             if uid not in self.judge.verdicts or examined == self.max_examined or len(kept) == batch_size:
@@ -169,7 +165,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter]:
-        """Stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
+        """Return stale, rejected and failed prompts. verl evicts their union and submits as many new ones."""
         if partition_id == "val":
             return super()._terminal_eviction_reasons(global_steps, partition_id)
         # A prompt some of whose rollouts failed can be kept here, so for verl it is a finished one.
@@ -188,7 +184,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _has_enough_samples(
         self, global_steps: int, partition_id: str, batch_size: int, sampleable_keys: set[str]
     ) -> bool:
-        """As verl's; but the search ends when ``max_examined`` prompts did not contain enough."""
+        """Decide as verl does, but end the search when ``max_examined`` prompts did not contain enough."""
         if partition_id != "val" and len(sampleable_keys) < batch_size:
             if len(self._judged_since_batch) < self.max_examined:
                 return False
@@ -199,7 +195,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
     def _select_prompt_uids(
         self, partition_id: str, sampleable_keys: set[str], batch_size: int
     ) -> tuple[list[str], dict[str, dict], dict[str, int]]:
-        """The earliest submitted prompts. verl sorts by step, and leaves ties to the order of a set."""
+        """Return the earliest submitted prompts. verl sorts by step, and leaves ties to the order of a set."""
         _, rollouts, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
         return sorted(sampleable_keys)[:batch_size], rollouts, steps
 
@@ -215,7 +211,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return _in_order(batch), metrics
 
     def step_metrics(self) -> dict[str, float]:
-        """What the filter did since the last call: once for a training step, however many batches it has."""
+        """Return what the filter did since the last call: once for a training step, however many batches it has."""
         self._sync_metadata_from_transfer_queue()
         in_system = set(self.prompt_global_steps["train"])
         finished = self.finished_keys["train"] | self.failure_keys["train"]
@@ -239,19 +235,16 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
         return len(self.prompt_global_steps["train"])
 
     def prompts_to_start(self, batch_size: int) -> int:
-        """How many prompts fill up the system at the start of a step."""
+        """Return how many prompts fill up the system at the start of a step."""
         return self.max_in_flight - self.count_prompts()
 
     def count_rollouts(self) -> int:
-        """Finished training rollouts in the store."""
+        """Count the finished training rollouts in the store."""
         self._sync_metadata_from_transfer_queue()
         return len(self.partitions["train"])
 
     def drop_orphans(self) -> None:
-        """Forget rollouts whose prompt is gone.
-
-        verl saves its store before it clears the rollouts of the step; after a resume nothing else would clear them.
-        """
+        """Forget rollouts whose prompt is gone: verl saves its store, then clears them; a resume brings them back."""
         self._sync_metadata_from_transfer_queue()
         prompts = self.prompt_global_steps["train"]
         orphans = [key for key in self.partitions["train"] if transfer.group_uid(key) not in prompts]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rollouts and scores to reward sources, as configured, and on to advantages."""
+"""Reward sources, as configured, from rollouts and scores, and advantages from them."""
 
 import logging
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Advantages:
 def reward_sources(
     rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
 ) -> Sources:
-    """Outcome, process and turn rewards with their coefficients; one sum where one critic values the first two.
+    """Return outcome, process and turn rewards with coefficients; one sum where a critic values the first two.
 
     The process source is missing when its coefficient is 0, and has the coefficient 0 when the gate, ``weight``, is
     shut. ``gamma`` and ``gae_lambda`` are ``algorithm.gamma`` and ``algorithm.lam``.
@@ -129,7 +129,7 @@ def _process(
     settings: PrimeSettings,
     common: dict[str, Any],
 ) -> tuple[RewardSource, dict[str, float]]:
-    """What the rewards of tokens ``reward_BT`` pay, and the metrics of that."""
+    """Return the source with the token rewards ``reward_BT``, and its metrics."""
     process, mask_BT, metrics = settings.paid_process, rollouts.mask_BT, {}
     assert process is not None
     shaping, spans = shaping_of(settings), None if scored.steps is None else scored.steps.spans
@@ -157,7 +157,7 @@ def _process(
 def _paid_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
-    """What a PRM would pay, beyond what it pays without a signal, for rounding noise in every token; ``(B, T)`` each.
+    """Yield what a PRM pays for rounding noise in every token, less its pay without a signal; ``(B, T)`` each.
 
     Several draws, always the same ones: where one response outweighs all others, a single draw may be far too small.
     """
@@ -191,10 +191,7 @@ def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
 
 
 def combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None = None) -> Advantages:
-    """Estimate the advantage of each source, sum and whiten them.
-
-    Raises NotFinite where an advantage is NaN or infinite; the message names ``prm_loss``.
-    """
+    """Estimate, sum and whiten each source's advantage. Raises NotFinite, which names ``prm_loss``: NaN or infinity."""
     mask_BT, group_B, valid_BT = rollouts.mask_BT, rollouts.group_B, rollouts.mask_BT.bool()
     advantage_BT, return_BT, per_source = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)
     if settings.critic_sources and rollouts.value_BT is not None:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Steps:
-    """Where steps end, and on how many responses the pattern of the steps took too long."""
+    """Ends of steps, and the number of responses on which the pattern of the steps took too long."""
 
     spans: StepSpans
     timed_out: int = 0
@@ -68,7 +68,7 @@ class Rollouts:
 
     @cached_property
     def valid_B(self) -> torch.Tensor:
-        """Rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
+        """Return the rows with a token of the policy's own: not padding, nor what a rejection of tokens has emptied."""
         return self.mask_BT.bool().any(-1)
 
 
@@ -157,9 +157,7 @@ def find_turns(
 
 
 def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Move rewards outside of the mask to the last valid token: the outcome of a response that ends in a tool's answer,
-    and what a rejection of tokens masks.
-    """
+    """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the last valid token."""
     inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
     return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)

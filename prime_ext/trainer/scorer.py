@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives the process rewards (``prime.process``): the protocol, and a step reward model."""
+"""Source of the process rewards (``prime.process``): the protocol, and a step reward model."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from prime_ext.utils.transfer_queue import reward_info
 
 @dataclass(frozen=True)
 class Scored:
-    """What a scorer says of rollouts; without a scorer only where their steps are.
+    """Scores of rollouts; without a scorer only the positions of their steps.
 
     Attributes:
         reward_BT: r_t = beta * q_t, or log pi_prm - log pi_old (``prime.process.target=policy``), or the score of each
@@ -38,17 +38,14 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """Gives process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
+    """Source of process rewards: :class:`StepRewardModel`, and in ``implicit_prm`` ``FrozenPRM`` and ``TrainedPRM``."""
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Score rollouts, and learn from them if it does."""
 
 
 class StepRewardModel:
-    """A step reward model, whose scores the manager ``naive_with_step_scores`` returned with the rewards.
-
-    ``shaping`` says what its scores pay.
-    """
+    """Step reward model, scored by the manager ``naive_with_step_scores``; ``shaping`` says what its scores pay."""
 
     def __init__(self, shaping: ProcessShaping):
         self.shaping = shaping
@@ -56,10 +53,8 @@ class StepRewardModel:
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Put the score of a step at its last token in the mask; steps that share one are one, with the lowest score.
 
-        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step.
-
-        Raises:
-            RuntimeError: the steps are those of another output of the agent loop.
+        A response that could not be scored (``prime.verifier.on_failure=zero``) has the score 0 for every step. Raises
+        RuntimeError: the steps are those of another output of the agent loop.
         """
         store, mask_BT, valid_B = rollouts.store, rollouts.mask_BT, rollouts.valid_B
         reward_BT, boundary_BT = torch.zeros_like(mask_BT), torch.zeros_like(mask_BT, dtype=torch.bool)

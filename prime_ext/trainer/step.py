@@ -17,13 +17,13 @@ from prime_ext.trainer.reward_sources import combine, reward_sources
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, Scorer
 
-# Names under which the policy's loss looks up the models that it is pulled towards.
+# Names under which the policy's loss looks up the models that it is pulled toward.
 PRM_ROLE, AVERAGE_ROLE = "prm", "average"
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the policy's update reads, and what the step has measured.
+    """Input of the policy's update, and what the step has measured.
 
     Attributes:
         advantage_BT, return_BT: 0 outside the mask; returns are the critic's targets where there is a critic, else the

@@ -65,8 +65,8 @@ def read_json(path: str | Path) -> Any:
 def digest_files(paths: Iterable[str | Path]) -> str:
     """Hash the sizes, first and last bytes of files: cheap, and the same for copies.
 
-    The end of a parquet file describes all of its rows; what changes within a larger file of text is not noticed. A
-    path that is not a file here is hashed as text.
+    The end of a parquet file describes all of its rows; changes within a larger text file are not noticed. A path that
+    is not a file here is hashed as text.
     """
     digest = hashlib.sha256()
     for path in map(Path, paths):
@@ -83,7 +83,7 @@ def digest_files(paths: Iterable[str | Path]) -> str:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
+    """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

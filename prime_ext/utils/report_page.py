@@ -72,7 +72,7 @@ class Page:
         self._parts.append(escape_markdown(text, _PARAGRAPH))
 
     def bullets(self, texts: Sequence[str]) -> None:
-        """Add a list; nothing where there is no text."""
+        """Add a list; nothing without a text."""
         if texts:
             self._parts.append("\n".join(f"- {escape_markdown(text, _PARAGRAPH)}" for text in texts))
 

@@ -22,7 +22,7 @@ from prime_ext.utils.run_store import RunError
 
 T = TypeVar("T")
 FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
-# Longer cells are no questions, but they are the rows' own business; the module's limit would end the reading.
+# Longer cells are not questions, but that is for the rows to say; the module's limit would end the reading.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -83,7 +83,7 @@ def _rows(path: Path, columns: Sequence[str] | None) -> Iterator[Mapping[str, An
 
 
 def _parsed(line: str) -> Mapping[str, Any] | BadRow:
-    """A line of JSON Lines."""
+    """Parse a line of JSON Lines."""
     try:
         value = json.loads(line.lstrip("\ufeff"))
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
 
 
 def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]:
-    """A list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
+    """Yield the rows of a list, columns, or JSON Lines under the wrong suffix; the first two have to be read whole."""
     text = file.read()
     try:
         value = json.loads(text)
@@ -163,8 +163,7 @@ def hub_rows(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows of a data set on the Hugging Face hub, or in a local folder, with their numbers from 1.
 
-    ``files`` (JSON Lines or parquet; wildcards) are read instead of what its own configuration names. SourceError: it
-    cannot be fetched.
+    ``files`` (JSON Lines or parquet; wildcards) replace those of its own configuration. SourceError: cannot be fetched.
     """
     use_cache_without_hub(repository)
     from datasets import load_dataset

@@ -2,7 +2,7 @@
 """Prompts and responses as tokens, and where the steps of a response end.
 
 Training and evaluation share these functions, so that a PRM is scored on the tokens it was trained on: the prompt
-through the chat template, the response tokenised on its own, then the end-of-sequence token.
+through the chat template, the response tokenized on its own, then the end-of-sequence token.
 """
 
 from bisect import bisect_left
@@ -18,11 +18,11 @@ STEP_SEPARATOR = "\n\n"
 
 
 class TextError(RunError):
-    """A text that cannot be tokenised as asked; the message is one line."""
+    """A text that cannot be tokenized as asked; the message is one line."""
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
-    """A prompt as chat messages; a string is one message of the user."""
+    """Return a prompt as chat messages; a string is one message of the user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
@@ -31,8 +31,8 @@ def join_steps(
 ) -> tuple[str, tuple[int, ...]]:
     """Return one response from its steps, and the position after the last character of each step.
 
-    ``{n}`` in the prefix is the number of a step from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the
-    step that follows, except where a token straddles.
+    ``{n}`` in the prefix is the step's number from 1 (ImplicitPRM: ``"Step {n}: "``). The separator belongs to the step
+    that follows, except where a token straddles.
     """
     text, ends = "", []
     for number, step in enumerate(steps, start=1):
@@ -54,7 +54,7 @@ class TokenizedSteps:
 
 
 class TextEncoder:
-    """Turns prompts and responses into tokens with a fast tokenizer, which knows the characters of each token.
+    """Encoder of prompts and responses with a fast tokenizer, which knows the characters of each token.
 
     Responses end with the end-of-sequence token if ``append_eos``. TextError: the tokenizer is not fast, or has none.
     """
@@ -68,11 +68,11 @@ class TextEncoder:
         self.append_eos = append_eos
 
     def plain(self, text: str) -> list[int]:
-        """Tokens of a text, no special ones added."""
+        """Return the tokens of a text, no special ones added."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def literal(self, text: str) -> list[int]:
-        """Tokens of a text that somebody else wrote: special tokens that it spells out are text."""
+        """Return the tokens of a text that somebody else wrote: special tokens that it spells out are text."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, prompt: Prompt) -> list[int]:
@@ -93,7 +93,7 @@ class TextEncoder:
         return ids
 
     def begin(self) -> list[int]:
-        """The beginning-of-sequence token, if the tokenizer puts it before a text."""
+        """Return the beginning-of-sequence token, if the tokenizer puts it before a text."""
         begin = self.tokenizer.bos_token_id
         return [begin] if begin is not None and self.tokenizer("")["input_ids"][:1] == [begin] else []
 

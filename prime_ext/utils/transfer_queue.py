@@ -33,7 +33,7 @@ def replay_key(number: int) -> str:
 
 
 def is_padding(tag: Mapping[str, Any]) -> bool:
-    """Whether verl appended this row to make the batch divisible."""
+    """Return whether verl appended this row to make the batch divisible."""
     return bool(tag.get("is_padding", False))
 
 
@@ -43,7 +43,7 @@ def _get(keys: Sequence[str], partition_id: str | None, *names: str) -> Any:
 
 
 def _listed(values: Any) -> list[Any]:
-    """A field that is no tensor."""
+    """Return a field that is not a tensor as a list."""
     return [getattr(value, "data", value) for value in list(values)]
 
 
@@ -66,30 +66,27 @@ class RolloutStore:
 
     @property
     def keys(self) -> list[str]:
-        """Trajectories, one for each row."""
+        """Return trajectories, one for each row."""
         return list(self.batch.keys)
 
     @property
     def padding(self) -> list[bool]:
-        """Which rows verl has appended."""
+        """Return for each row whether verl appended it."""
         return [is_padding(tag) for tag in self.batch.tags]
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of prompt and response."""
+        """Return the tokens of prompt and response."""
         return [tag["seq_len"] for tag in self.batch.tags]
 
     @property
     def groups(self) -> list[int]:
-        """Number of each row's prompt, from 0 on in the order in which they come."""
+        """Return the number of each row's prompt, from 0 on in the order in which they come."""
         number: dict[str, int] = {}
         return [number.setdefault(group_uid(key), len(number)) for key in self.batch.keys]
 
     def fetch(self, *names: str) -> dict[str, Any]:
-        """Return fields: of tokens as ``(B, T)``, padded with 0; numbers as ``(B,)``; anything else as a list.
-
-        Raises RuntimeError where rows have no such field.
-        """
+        """Return fields: tokens ``(B, T)`` padded with 0, numbers ``(B,)``, else lists. RuntimeError: no such field."""
         data = _get(self.batch.keys, self.batch.partition_id, *names)
         for name in names:
             if name not in data:

@@ -33,7 +33,7 @@ _WRAPPING = " \t*_`\"'“”‘’$.,:!"
 
 
 class MultipleChoiceVerifier:
-    """Verifies responses to problems with numbered options.
+    """Verifier of responses to problems with numbered options.
 
     ``names`` of the options are in order, e.g. ``("entailment", "neutral")``; ``n_options``, their number, may
     be given alone. Without either, any number up to 99 is an option.
@@ -132,7 +132,7 @@ class ChoiceTask:
     async def averify(
         self, response: str, gold: str | int, *, names: Sequence[str] = (), n_options: int | None = None
     ) -> Verdict:
-        """Like :meth:`MultipleChoiceVerifier.verify`; a gold answer that is no option is the grader's failure."""
+        """Judge as :meth:`MultipleChoiceVerifier.verify`; a gold answer that is not an option is a grader failure."""
         try:
             return MultipleChoiceVerifier(tuple(names), n_options).verify(response, gold)
         except ValueError as error:

@@ -101,7 +101,7 @@ def warm_up() -> None:
 
 
 class GymVerifier:
-    """Verifies answers to problems of reasoning-gym; ``seconds`` limit the scorer for one answer."""
+    """Verifier of answers to problems of reasoning-gym; ``seconds`` limit the scorer for one answer."""
 
     def __init__(self, seconds: float = 10.0) -> None:
         require()

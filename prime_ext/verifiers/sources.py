@@ -105,7 +105,7 @@ def _factory(task: str) -> Callable[..., TaskVerifier]:
 
 
 def _make_math(seconds: float | None = None) -> TaskVerifier:
-    """``seconds``: time limit of the computer algebra for one answer."""
+    """Build the verifier; ``seconds``: time limit of the computer algebra for one answer."""
     from prime_ext.verifiers.math import MathVerifier
 
     return MathVerifier(time_limit=seconds)
@@ -118,7 +118,7 @@ def _make_code(
     workers: int | None = None,
     unsafe_no_sandbox: bool = False,
 ) -> TaskVerifier:
-    """``seconds`` and ``memory_mb`` limit one test; ``workers`` run at the same time (None: one per core)."""
+    """Build the verifier; ``seconds`` and ``memory_mb`` limit a test, ``workers`` run at once (None: one per core)."""
     from prime_ext.verifiers.code import CodeVerifier
     from prime_ext.verifiers.sandbox.client import Limits, Sandbox
 
@@ -128,7 +128,7 @@ def _make_code(
 
 
 def _make_reasoning_gym(seconds: float = 10.0) -> TaskVerifier:
-    """``seconds``: time limit of the scorer for one answer."""
+    """Build the verifier; ``seconds``: time limit of the scorer for one answer."""
     from prime_ext.verifiers.reasoning_gym import GymVerifier
 
     return GymVerifier(seconds)

@@ -275,7 +275,7 @@ class _Interpreter(Worker):
 
 
 class WorkerPool(Pool):
-    """Runs functions in killable interpreters.
+    """Pool that runs functions in killable interpreters.
 
     Args:
         workers: most processes; None: one per processor that this process may use.
@@ -303,7 +303,7 @@ class WorkerPool(Pool):
         return self._put((content, self.time_limit if time_limit is None else time_limit))
 
     def run(self, function: Callable[..., Any], *args: Any, time_limit: float | None = None) -> Any:
-        """Like :meth:`submit`, but wait for the value or :class:`Failure`."""
+        """Submit as :meth:`submit` does, and wait for the value or :class:`Failure`."""
         return self.submit(function, *args, time_limit=time_limit).result()
 
 

@@ -5,8 +5,7 @@ verl 0.9.1 replaces the ``forward`` of the model's *class* by one without logits
 are of one class in one process (for_upstream.md). :func:`apply` binds the replacement to the instance, and lets it
 answer only when the engine asks for fused log-probabilities.
 
-The backend ``chunked`` runs wherever torch runs, with the logits of 256 tokens at a time; verl's ``torch`` holds six
-copies of those of 512.
+The backend ``chunked`` runs wherever torch does, on logits of 256 tokens; verl's ``torch`` holds six copies of 512.
 """
 
 from collections.abc import Callable
@@ -55,7 +54,7 @@ def forward_chunked(
 def output_layer_forward(
     self: torch.nn.Linear, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
+    """Return log-probabilities and entropies, ``(N,)`` each, as the forward pass of the output layer itself.
 
     FSDP2 gathers an output layer of its own (embeddings that are not tied) for its forward and its backward pass only.
     """

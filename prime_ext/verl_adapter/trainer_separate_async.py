@@ -22,9 +22,10 @@ MEETING_SECONDS = 600
 
 
 class SnapshotActorWorker(DetachActorWorker):
-    """verl takes a snapshot with ``tensor.cpu()``, which copies nothing when the weights are in host memory already: on
-    the CPU, and with ``param_offload``. Restoring the policy of the step's start would then overwrite the "saved"
-    current one, and the updates of all mini-batches but the last would be lost.
+    """Worker whose snapshots copy weights that are already in host memory.
+
+    verl's ``tensor.cpu()`` copies nothing there: on the CPU, and with ``param_offload``. Restoring the policy of the
+    step's start would then overwrite the "saved" current one, and lose the updates of all mini-batches but the last.
     """
 
     @property
@@ -46,7 +47,7 @@ class SnapshotActorWorker(DetachActorWorker):
 
 
 class _WithoutFlush(logging.LoggerAdapter):
-    """verl 0.9.1 passes print's argument ``flush`` to a logger when ``hybrid_engine=false``, which ends the run."""
+    """Logger that drops ``flush``: verl 0.9.1 passes it when ``hybrid_engine=false``, which ends the run."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {name: value for name, value in kwargs.items() if name != "flush"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every scorer of steps takes and gives. Each distinct input is scored once, and remembered.
+"""Interface of all scorers of steps. Each distinct input is scored once, and remembered.
 
 A model or a server that cannot work at all (other classes, scores that are not finite, a request that is refused)
 raises ``StepRMError``. A server that does not answer in time is a :class:`ScoringFailure`. Neither becomes a score.

@@ -20,12 +20,12 @@ from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, S
 _PATH = "/classify"
 # Steps of a request.
 BATCH_SIZE = 32
-# Statuses that OpenAI's client takes for passing, beside 5xx.
+# Statuses that OpenAI's client takes for passing, in addition to 5xx.
 _TRANSIENT = (408, 409, 429)
 
 
 class ClassifyScorer(StepScorer):
-    """Query ``/classify`` with token ids, in one event loop.
+    """Scorer that queries ``/classify`` with token ids, in one event loop.
 
     ``address`` is ``host:port`` as verl names its router, or a URL, which may already end with the endpoint.
     """

@@ -20,8 +20,8 @@ class TokenClassifier(StepModel):
     """Probability that a step is right, at the end of each step, from one pass over the response.
 
     The input is the prompt, and each step followed by the separator, tokenized piece by piece as TRL's PRM trainer
-    does; the score is read at the last token of the separator, or of the step without one. Special tokens that a step
-    spells out are text.
+    does. The score is read at the last token of the separator, else of the step. Special tokens spelled out in a step
+    are text.
 
     ``answer_tokens`` are what a causal language model, in place of a classifier, answers to a right and a wrong step.
     ``positive_label`` is the class of right ones; ``max_length`` counts tokens, None for the model's positions.

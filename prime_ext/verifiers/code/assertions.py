@@ -107,10 +107,7 @@ def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
 
 
 def _entry_points(codes: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that the tests call without defining them.
-
-    If these are all built-ins (MBPP wants a function ``sum``), return the only one that every test calls.
-    """
+    """Return names that the tests call but do not define; if only built-ins (MBPP: ``sum``), the one in all tests."""
     trees = [tree for tree in map(_parse, codes) if tree.body]
     called, defined = _names(trees)
     free = [name for name in called if name not in defined]

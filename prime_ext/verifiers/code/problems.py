@@ -132,7 +132,7 @@ def _packed_tests(value: str) -> list[dict[str, Any]]:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """Reads plain values; nothing that a pickle names is found, so that nothing can be called."""
+    """Unpickler of plain values; nothing that a pickle names is found, so that nothing can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds {module}.{name}")

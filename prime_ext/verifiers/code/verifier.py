@@ -43,7 +43,7 @@ class GraderFailure(Exception):
 
 
 class CodeVerifier:
-    """Verifies programs against test cases.
+    """Verifier of programs against test cases.
 
     Args:
         sandbox: runs the programs; None: a new one with these limits (``SandboxUnavailable``).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
+"""Comparison of two answers by rules. Sure answers only; what needs algebra is left to a leaf comparison.
 
 The rules: docs/reference/verifier_rules.md.
 """
@@ -101,11 +101,11 @@ def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
 
 
 def undecided(gold: Node, answer: Node) -> None:
-    """The leaf comparison that leaves everything to algebra."""
+    """Leave every comparison of leaves to algebra."""
 
 
 def _names(text: str) -> bool:
-    """Whether the left side of an equation names a quantity: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not ``x+y``."""
+    """Return whether a left side names a quantity: ``x``, ``|PQ|``, ``P(X=2)``, ``m_1:m_2``, not ``x+y``."""
     return re.search("[a-z]", _NO_VARIABLE.sub("", text)) is None
 
 
@@ -175,7 +175,7 @@ def _compare_leaves(gold: Leaf, answer: Leaf, leaf: LeafComparison) -> bool | No
 
 
 def _units_conflict(gold: str | None, answer: str | None) -> bool:
-    """Whether both units are known and differ, in a word or in a power."""
+    """Return whether both units are known and differ, in a word or in a power."""
     if not (gold and answer):
         return False
     if not (gold + answer).isascii():
@@ -225,7 +225,7 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
 
 
 def _vector(group: Group) -> bool:
-    """Whether the members are in an order and the brackets do not say anything else."""
+    """Return whether the members are in an order and the brackets do not say anything else."""
     if group.kind == "matrix":
         return group.columns in (1, len(group.items))
     groups = all(isinstance(item, Group) for item in group.items)
@@ -233,7 +233,7 @@ def _vector(group: Group) -> bool:
 
 
 def _labels(group: Group) -> dict[str, Node]:
-    """The members of a list by their units, ``3 nickels, 4 dimes``; empty if they do not tell them apart."""
+    """Return members of a list by their units, ``3 nickels, 4 dimes``; empty if these do not tell them apart."""
     units = [item.unit.lower() if isinstance(item, Leaf) and item.unit else "" for item in group.items]
     return dict(zip(units, group.items, strict=True)) if len(set(units)) == len(units) and "" not in units else {}
 

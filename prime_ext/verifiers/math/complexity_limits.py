@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses normalised text that would hang computer algebra, fill its memory or is not mathematics, in linear time.
+"""Limits on normalized text that would hang computer algebra, fill its memory or is not mathematics, in linear time.
 
-A response beyond these limits is wrong unless it equals the gold answer as text; for such a gold answer the grader
-fails.
+A response beyond them is wrong unless it equals the gold answer as text; for such a gold answer the grader fails.
 """
 
 import re
@@ -26,7 +25,7 @@ _WORD = re.compile(r"(?s)[\w.]+|.")
 
 
 def refusal(text: str) -> str | None:
-    """Return why ``text`` (a normalised answer) must not reach computer algebra, None if it may."""
+    """Return why ``text`` (a normalized answer) must not reach computer algebra, None if it may."""
     if len(text) > MAX_CHARACTERS:
         return f"more than {MAX_CHARACTERS} characters"
     bare = _TEXT.sub(" ", text).replace("\\\\", "&")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the final answer in a response. The text is hostile: everything here is linear in its length.
+"""Search for the final answer in a response. The text is hostile: everything here is linear in its length.
 
 The styles, and which of several boxes count: docs/reference/verifier_rules.md.
 """
@@ -46,11 +46,7 @@ _Finder = Callable[[str], Extraction | None]
 
 
 def extract(response: str, style: str = "boxed") -> Extraction:
-    """Return the final answer of ``response`` by the rules of ``style``.
-
-    Raises:
-        ValueError: there is no such style.
-    """
+    """Return the final answer of ``response`` by the rules of ``style``. Raises ValueError: the style is unknown."""
     if style not in STYLES:
         raise ValueError(f"extraction must be one of {', '.join(sorted(STYLES))}, got {style!r}")
     for find in STYLES[style]:

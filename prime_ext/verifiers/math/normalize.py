@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings an answer into one surface form, without understanding it. Linear in the length of the text.
-
-What becomes what: docs/reference/verifier_rules.md.
-"""
+"""One surface form for an answer, in linear time and without understanding it: docs/reference/verifier_rules.md."""
 
 import re
 import unicodedata
@@ -144,7 +141,7 @@ _POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[
 
 
 def readings(gold: str, answer: str) -> list[tuple[str, str]]:
-    """Both answers normalised, once for each meaning that their commas may have; the likeliest comes first.
+    """Normalize both answers, once for each meaning that their commas may have, the likeliest first.
 
     ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
     where semicolons separate members.
@@ -224,7 +221,7 @@ def _outside_text(change: Callable[[str], str], text: str) -> str:
 
 
 def _a_pair(match: re.Match[str]) -> bool:
-    """Whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
+    """Return whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
     return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
 
@@ -287,12 +284,7 @@ def _rare(text: str) -> str:
 
 
 def normalize(text: str, *, thousands: bool = True) -> str:
-    """Return the surface form of an answer by the rules above.
-
-    Args:
-        text: an answer, not a whole response.
-        thousands: whether ``1,000`` is a number (else a list).
-    """
+    """Return the surface form of an answer, not of a response; ``thousands``: ``1,000`` is a number, not a list."""
 
     def words_and_numbers(part: str) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)

@@ -36,7 +36,7 @@ class PlainNumber:
 
 
 def read_number(text: str) -> PlainNumber | None:
-    """Read a normalised number; None for anything else, too many digits or a division by zero.
+    """Read a normalized number; None for anything else, too many digits or a division by zero.
 
     Integers, decimals (also repeating ones, ``0.1\\overline{6}``), fractions of such, mixed numbers (``2\\frac{1}{3}``,
     only if the fraction is proper, else it is a product), scientific notation (``4\\cdot10^{5}``, ``4e5``).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Whether a right answer only repeats the problem: ``\boxed{2+3*4}`` where the prompt asks to compute ``2+3*4``.
+r"""Detection of right answers that only repeat the problem: ``\boxed{2+3*4}`` for the prompt "Compute ``2+3*4``".
 
 What counts: docs/reference/verifier_rules.md.
 """

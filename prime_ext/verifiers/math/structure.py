@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a normalised answer as a tree: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
+"""Trees of normalized answers: numbers, words, lists, tuples, sets, intervals, unions, matrices, equations.
 
 What each form means: docs/reference/verifier_rules.md.
 """
@@ -74,8 +74,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Group:
-    """Several answers: ``list``, ``tuple``, ``interval`` (from inequalities), ``set``, ``union``, ``ratio``,
-    ``matrix``, ``congruence`` (a residue and its modulus).
+    """Several answers: list, tuple, interval (from inequalities), set, union, ratio, matrix, congruence with modulus.
 
     ``left`` and ``right`` are the brackets of tuples and intervals; ``columns`` is the width of a matrix; ``name`` and
     ``relation`` are the variable and the whole of an inequality.
@@ -100,7 +99,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Relation:
-    """Inequalities that are no interval, and "not equal"."""
+    """Inequalities that are not an interval, and "not equal"."""
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]
@@ -135,7 +134,7 @@ def _unwrap(text: str) -> tuple[str, str, str]:
 
 
 def read_answer(text: str) -> Node:
-    """Read a normalised answer. Its nesting must be within the limits of complexity, for this is recursive."""
+    """Read a normalized answer. Its nesting must be within the limits of complexity, for this is recursive."""
     text = _strip(text)
     if _MONTH.search(text):
         return Words(" ".join(re.findall(r"[a-z]+|[0-9]+", text.replace("\\text", "").lower())))

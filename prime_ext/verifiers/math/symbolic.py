@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computer algebra, in the worker only: does a prediction equal the gold answer?
+"""Computer algebra, in the worker only: it decides whether a prediction equals the gold answer.
 
 math-verify's parser reads LaTeX with a grammar; nothing here evaluates model text as Python. Expressions are compared
 at random points, equations and inequalities by proportion, the rest by math-verify: docs/reference/verifier_rules.md.
@@ -70,7 +70,7 @@ class Unparsable(Exception):
 
 
 def _latex(text: str) -> str:
-    """What the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
+    """Rewrite what the grammar would misread: ``2(3)`` and ``x(y+1)`` are products, and a name is one symbol."""
     if "\\text{degrees}" in text:
         text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
     text = _CALL.sub(r"\\text{\1 at \2}", text)
@@ -103,7 +103,7 @@ class _Reader(_Latex2Sympy):
         self._mode = mode
 
     def create_parser(self, latex_str: str) -> Any:
-        """ANTLR's SLL mode fails on some input that LL accepts, but what it reads it reads alike."""
+        """Set ANTLR's mode: SLL fails on some input that LL accepts, but what it reads it reads alike."""
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = self._mode
         return parser
@@ -133,11 +133,7 @@ class _Reader(_Latex2Sympy):
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Any:
-    """Read one normalised expression or set.
-
-    Raises:
-        Unparsable: the grammar does not accept it.
-    """
+    """Read one normalized expression or set. Raises Unparsable: the grammar does not accept it."""
     text = _latex(text)
     for mode in (PredictionMode.SLL, PredictionMode.LL):
         try:
@@ -164,11 +160,7 @@ def warm_up() -> None:
 
 
 def judge(gold: str, answer: str) -> tuple[str, str]:
-    """Compare a prediction with the gold answer (as extracted, not yet normalised).
-
-    Returns:
-        ``correct``, ``wrong`` or ``error`` (the gold answer cannot be read), and the reason.
-    """
+    """Return ``correct``, ``wrong`` or ``error`` (gold answer unreadable) and the reason, for answers as extracted."""
     if next(_calls) % _CLEAR_CACHE_EVERY == 0:
         parse.cache_clear()
         clear_cache()
@@ -184,11 +176,7 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
 
 
 def leaf(gold: Node, answer: Node) -> bool:
-    """The leaf comparison that always decides.
-
-    Raises:
-        Unparsable: the gold answer is not understood: nobody can be judged by it.
-    """
+    """Compare leaves and always decide. Raises Unparsable: the gold answer is not understood and decides nothing."""
     try:
         wanted, links = _parse_node(gold)
     except Unparsable:
@@ -281,8 +269,7 @@ def _close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
 def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
     """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2 is not 2^100-3.
 
-    Raises:
-        OverflowError: they agree as far as looked at, but are too large to look further.
+    Raises OverflowError: they agree as far as looked at, but are too large to look further.
     """
     left, right = _value(wanted, point), _value(given, point)
     if left is None or right is None:
@@ -306,7 +293,7 @@ def _with_real_roots(side: Any) -> Any:
 
 
 def _radicands(side: Any) -> list[Any]:
-    """The expressions that must not be negative: below even roots and in logarithms."""
+    """Return the expressions that must not be negative: below even roots and in logarithms."""
     roots = [power.base for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 == 0]
     return [part for part in roots + [log.args[0] for log in side.atoms(sympy.log)] if part.free_symbols]
 
@@ -345,7 +332,7 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
 
 
 def _solvable(side: Any) -> bool:
-    """Whether sympy is quick to solve it, if it is an inequality: few absolute values, small powers, nothing else."""
+    """Return whether sympy solves it fast, if an inequality: few absolute values, small powers, nothing else."""
     small = all(power.exp.is_Integer and abs(power.exp) < 9 for power in side.atoms(sympy.Pow) if power.free_symbols)
     functions = side.atoms(sympy.Function)
     simple = small and len(functions) < 4 and all(isinstance(function, sympy.Abs) for function in functions)
@@ -353,7 +340,7 @@ def _solvable(side: Any) -> bool:
 
 
 def _rounds(given: Any, decimal: PlainNumber) -> bool:
-    """Whether an exact expression without a finite decimal form (of 12 places) rounds to a gold decimal."""
+    """Return whether an exact expression without a finite decimal form (12 places) rounds to a gold decimal."""
     value = _value(given, {}) if isinstance(given, sympy.Expr) and not given.free_symbols else None
     if value is None or value[1] != 0:
         return False

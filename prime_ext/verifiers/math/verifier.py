@@ -68,7 +68,7 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
 
 
 class MathVerifier:
-    """Verifies final answers. Safe from any thread, from asyncio and inside Ray actors.
+    """Verifier of final answers. Safe from any thread, from asyncio and inside Ray actors.
 
     Args:
         pool: the workers; None: those that all verifiers in this process share.
@@ -98,7 +98,7 @@ class MathVerifier:
         return self.verify(answer, gold, extraction=None)
 
     async def averify(self, response: str, gold: str, **options: Any) -> Verdict:
-        """As :meth:`verify`, without blocking the event loop."""
+        """Judge as :meth:`verify` does, without blocking the event loop."""
         return await asyncio.wrap_future(self._start(response, gold, **options))
 
     def verify_batch(self, pairs: Sequence[tuple[str, str]], *, extraction: str = "boxed") -> list[Verdict]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs model-written Python programs in confined children of a small server process.
+"""Sandbox that runs model-written Python programs in confined children of a small server process.
 
 Covered: files (Landlock), network, processes, signals and everything else that needs a system call (seccomp), memory,
 processor and wall time, output, threads. **Not** covered: side channels, faults of the kernel in the allowed system

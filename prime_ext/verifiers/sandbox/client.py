@@ -112,7 +112,7 @@ class ServerProcess(Worker):
             raise
 
     def _examine(self, reason: str) -> Protection:
-        """Wait for the server and try its protections in a first run; ``reason``: why there is no filter."""
+        """Wait for the server and try its protections in a first run; ``reason``: why the filter is missing."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
             raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
@@ -226,7 +226,7 @@ def _execution(reply: dict[str, Any], files: list[int], limits: Limits) -> Execu
 
 
 class Sandbox(Pool):
-    """Runs hostile Python programs, each in a confined process of its own. Thread-safe.
+    """Sandbox that runs hostile Python programs, each in a confined process of its own. Thread-safe.
 
     Args:
         limits: limits of a run unless it brings its own.

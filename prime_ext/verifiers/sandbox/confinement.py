@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confines a forked child before it reads the program.
+"""Confinement of a forked child before it reads the program.
 
 The order in the child matters: limits, then Landlock, which needs open directories, then the system call filter, which
 forbids all of this. What is the same for all runs, the server gives up before it forks.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Ending(str, enum.Enum):
-    """How a run ended. Only the output of a ``finished`` one counts."""
+    """Ways in which a run ends. Only the output of a ``finished`` one counts."""
 
     FINISHED = "finished"  # exit code 0
     FAILED = "failed"  # uncaught exception, another exit code, a signal
@@ -56,7 +56,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Protection:
-    """What confines a program on this machine."""
+    """Confinement of programs on this machine."""
 
     landlock_abi: int  # of the kernel, 0 for none
     missing: list[str]  # lines with the remedy; empty if model-written programs may run

@@ -4,8 +4,7 @@
 Forking a trainer with threads and device handles is unsafe, and a new interpreter for every run is slow. A child of
 this server has its modules already imported and costs two or three milliseconds. The server never reads a program:
 packets hold limits and descriptors of anonymous files, so that the next run inherits nothing of this one. The system
-call filter refuses new processes, so that one SIGKILL ends a run. The server ends with its client, and its children
-with it.
+call filter refuses new processes, so one SIGKILL ends a run. Server and children end with the client.
 """
 
 import ctypes
@@ -172,7 +171,7 @@ def _close_from(first: int) -> None:
 
 
 def _place(descriptors: Sequence[int], keep: list[int]) -> None:
-    """Move the descriptors to 0, 1, 2, ... and close what lies behind those of the confinement."""
+    """Move the descriptors to 0, 1, 2, ... and close those after the confinement's."""
     if min([*descriptors, *keep]) < len(descriptors):
         raise RuntimeError("a descriptor lies where another one has to go")
     for target, descriptor in enumerate(descriptors):
