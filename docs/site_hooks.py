@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``mkdocs build`` does beyond docs/: pages may link to any file of the repository, and modules get pages.
+"""Hooks of ``mkdocs build`` beyond docs/: pages may link to any file of the repository, and modules get pages.
 
 A file that a page links to comes to the site: Markdown as a page whose own links work too, text as a page that shows
 it, a folder as a list of its files, anything else as it is. Pages of the API are made from docstrings.
@@ -27,7 +27,7 @@ ROLE = re.compile(r":(?:func|class|data|mod|meth|attr):<code>~?(?:[\w.]+\.)?([\w
 
 
 def place_of(path: str) -> str:
-    """Where a file or folder of the repository is in the site's sources."""
+    """Return where a file or folder of the repository is in the site's sources."""
     if path.startswith(DOCS):
         return path.removeprefix(DOCS)
     if path.endswith(".md") or (ROOT / path).suffix in (".png", ".jpg", ".svg"):
@@ -36,7 +36,7 @@ def place_of(path: str) -> str:
 
 
 def path_of(place: str) -> str:
-    """The other way round, for pages of Markdown."""
+    """Return the path in the repository of a page of the site, for Markdown."""
     return place.removeprefix(REPOSITORY) if place.startswith(REPOSITORY) else DOCS + place
 
 
@@ -49,7 +49,7 @@ def links(text: str, path: str) -> Iterator[str]:
 
 
 def resolved(link: str, path: str) -> str | None:
-    """A link of a page as a path of the repository; None if it leads elsewhere, or nowhere."""
+    """Return a link of a page as a path of the repository; None if it leads elsewhere, or nowhere."""
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = os.path.normpath(os.path.join(os.path.dirname(path), link))
@@ -57,7 +57,7 @@ def resolved(link: str, path: str) -> str | None:
 
 
 def shown(path: str) -> str:
-    """The page of a text file or folder."""
+    """Return the page of a text file or folder."""
     if (ROOT / path).is_dir():
         listed = subprocess.run(["git", "ls-files", path], cwd=ROOT, capture_output=True, text=True, check=True)
         names = listed.stdout.split("\n")[:-1]
@@ -67,7 +67,7 @@ def shown(path: str) -> str:
 
 
 def modules() -> list[str]:
-    """The modules of :data:`API`."""
+    """Return the modules of :data:`API`."""
     found = []
     for name in API:
         place = ROOT / name.replace(".", "/")
@@ -77,7 +77,7 @@ def modules() -> list[str]:
 
 
 def on_config(config: Any) -> Any:
-    """The pages of the API in the navigation."""
+    """Return the pages of the API in the navigation."""
     pages: dict[str, list[dict[str, str]]] = {}
     for name in modules():
         package, _, module = name.removeprefix("prime_ext.").rpartition(".")

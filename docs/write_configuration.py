@@ -86,7 +86,7 @@ def _shown(value: object) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the complete page."""
     parts, described = [HEAD, write_variants()], set()
     for name, section in SECTIONS.items():
         parts.append(f"\n## {TITLES.get(name, f'`{section}`')} (`{name}`)\n\n")
