@@ -83,9 +83,10 @@ def test_names_and_prompts_are_compared_across_files_but_for_the_one_name_of_eur
 
 def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sources, "TASKS", dict(sources.TASKS))
     monkeypatch.setattr(sources, "_registered", list(sources._registered))
     for name, verdict in (("sonnets", "wrong(response, 0.0)"), ("songs", "True")):
+        monkeypatch.setitem(sources.TASKS, name, None)  # and so gone after the test
+        del sources.TASKS[name]
         (tmp_path / f"verifier_of_{name}.py").write_text(
             "from prime_ext import extend\nfrom prime_ext.verifiers.verdict import wrong\n"
             f"@extend.verifier('{name}', '{name}/*')\nclass V:\n"
