@@ -2,6 +2,7 @@
 r"""Evaluate a process reward model (PRM).
 
     python -m eval.prm processbench --model PRM --data FOLDER --output results/processbench
+    python -m eval.prm prmbench --model PRM --data FILE --output results/prmbench
     python -m eval.prm best-of-n --model PRM --input candidates.jsonl --output results/bon
 
 PRMs are implicit (a causal language model and its reference; `--reference none` scores without one) or token
@@ -9,9 +10,10 @@ classifiers (`--scorer classifier`, as TRL's PRM trainer makes them). For models
 offline ones, reference, coefficient and format of the steps come from prime_ext_prm.json next to the weights.
 
 processbench reads gsm8k.json, math.json, olympiadbench.json and omnimath.json (or .jsonl, .parquet) from a folder, or
-from the hub with `--data Qwen/ProcessBench`. best-of-n reads JSON Lines (or parquet) with prompt (or problem),
-completions (or responses; texts, or lists of steps), and correctness (0 or 1 for each) or gold; answers, what a
-candidate votes for, are found in the texts if they are not given. Without correctness and gold it chooses only.
+from the hub with `--data Qwen/ProcessBench`; prmbench its .jsonl or parquet file, or the hub. best-of-n reads JSON
+Lines (or parquet) with prompt (or problem), completions (or responses; texts, or lists of steps), and correctness (0 or
+1 for each) or gold; answers, what a candidate votes for, are found in the texts if they are not given. Without
+correctness and gold it chooses only.
 
 The output folder gets results.json (all settings and versions), items.jsonl, report.md and scores.jsonl. The same
 command goes on where it was interrupted; no response is scored twice.
@@ -25,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.prm_data import PROCESSBENCH, SPLITS, read_problems, read_processbench
-from eval.prm_results import candidate_results, prm_report, processbench_results
+from eval.prm_data import PRMBENCH, PROCESSBENCH, SPLITS, read_prmbench, read_problems, read_processbench
+from eval.prm_results import candidate_results, prm_report, prmbench_results, processbench_results
 from eval.prm_scorers import (
     LAYOUTS,
     OVERLONG,
@@ -63,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reference", help="reference of an implicit PRM, or none; default: what it was trained with")
     coefficient = f"scale of log-ratios; default: beta of the training, or {DEFAULT_COEFFICIENT}"
     add("--coefficient", type=float, help=coefficient)
-    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for processbench")
+    add("--step-score", default="prefix", choices=SCORE_KINDS, help="of implicit PRMs, for the two benchmarks")
     add("--step-prefix", help=f"before each step that is joined; default: of the training, or {STEP_PREFIX!r}")
     add("--step-separator", help=f"between steps; default: of the training, or {STEP_SEPARATOR!r}")
     add("--layout", default="plain", choices=LAYOUTS, help="prompt of a classifier as it is or as a chat")
@@ -83,6 +85,11 @@ def parser() -> argparse.ArgumentParser:
     add("--splits", default=",".join(SPLITS), help="comma-separated")
     add("--threshold-split", default="gsm8k", help="where the threshold is chosen")
     add("--limit", type=int, help="only this many random responses of each split, to try it out")
+
+    add = tasks.add_parser("prmbench", parents=[common], help="PRMScore of judging each step").add_argument
+    add("--data", default=PRMBENCH, help="file, folder of files, or the data set on the hub")
+    add("--threshold", type=float, help="steps with a higher score are right; default: 0.5, for implicit PRMs 0")
+    add("--limit", type=int, help="only this many random responses, to try it out")
 
     add = tasks.add_parser("best-of-n", parents=[common], help="choosing among candidates").add_argument
     add("--input", required=True, type=Path, help="problems with candidates")
@@ -124,6 +131,8 @@ def complete(arguments: argparse.Namespace) -> Row:
         value = getattr(arguments, name, None)
         if value is not None and value < (2 if name in ("resamples", "max_length") else 1):
             raise RunError(f"--{name.replace('_', '-')} {value} is too small")
+    if getattr(arguments, "threshold", 0.0) is None:
+        arguments.threshold = 0.5 if arguments.scorer == "classifier" else 0.0
     description = read_description(arguments.model)
     for name, default in (("step_prefix", STEP_PREFIX), ("step_separator", STEP_SEPARATOR)):
         if getattr(arguments, name) is None:
@@ -153,9 +162,11 @@ def _sample(rows: list[Any], limit: int | None, seed: int) -> list[Any]:
 
 
 def _read(arguments: argparse.Namespace) -> list[Any]:
-    """Read the items of ProcessBench, or the problems with candidates."""
+    """Read the items of a benchmark, or the problems with candidates."""
     joined = (arguments.step_prefix, arguments.step_separator)
-    if arguments.task != "processbench":
+    if arguments.task == "prmbench":
+        return _sample(read_prmbench(arguments.data, *joined), arguments.limit, arguments.seed)
+    if arguments.task == "best-of-n":
         source = (arguments.input, arguments.steps_end, *joined, arguments.extraction)
         return _sample(read_problems(*source), arguments.limit, arguments.seed)
     splits = arguments.splits.split(",")
@@ -168,7 +179,7 @@ def _read(arguments: argparse.Namespace) -> list[Any]:
 def run(arguments: argparse.Namespace) -> None:
     """Evaluate and write everything. ``RunError`` says what is wrong."""
     description = complete(arguments)
-    bench, classifier = arguments.task == "processbench", arguments.scorer == "classifier"
+    bench, classifier = arguments.task != "best-of-n", arguments.scorer == "classifier"
     items = _read(arguments)
     responses = [one.response for one in items] if bench else [own for one in items for own in one.responses]
     if not bench and all(len(response.steps) == 1 for response in responses):
@@ -187,7 +198,8 @@ def run(arguments: argparse.Namespace) -> None:
     with run_folder(folder, settings, "scores.settings.json"):
         raw = score_all(scorer, tokens, folder / "scores.jsonl", arguments.batch_tokens)
         if bench:
-            results, lines = processbench_results(arguments, items, raw)
+            of_bench = processbench_results if arguments.task == "processbench" else prmbench_results
+            results, lines = of_bench(arguments, items, raw)
         else:
             results, lines = candidate_results(arguments, items, raw, description)
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}

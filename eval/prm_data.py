@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that a PRM is evaluated on: ProcessBench, and problems with candidate responses."""
+"""Data that a PRM is evaluated on: ProcessBench, PRMBench, and problems with candidate responses."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from prime_ext.verifiers.math.normalize import normalize
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
 PROCESSBENCH = "Qwen/ProcessBench"
+PRMBENCH = "hitsmy/PRMBench_Preview"
+# Of PRMBench's steps, which are numbered in their texts.
+_STEP_NUMBER = re.compile(r"^(?:step\s*)?\d+\.\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,16 @@ class ProcessBenchItem:
     id: str
     split: str
     label: int
+    response: Response
+
+
+@dataclass(frozen=True)
+class PrmBenchItem:
+    """A row of PRMBench: the class of its errors, and whether each step is right."""
+
+    id: str
+    split: str
+    right: tuple[bool, ...]
     response: Response
 
 
@@ -82,6 +96,44 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
         name = str(row.get("id", f"{split}-{number - 1}"))
         items.append(ProcessBenchItem(name, split, label, Response(problem, text, ends, tuple(steps))))
     return items
+
+
+def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
+    """Read a file, all files of a folder, or the set on the hub."""
+    if data == PRMBENCH and not Path(data).exists():
+        import datasets
+
+        return iter(datasets.load_dataset(PRMBENCH, split="train"))
+    path = Path(data)
+    found = sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}")) if path.is_dir() else [path]
+    if not found or not found[0].is_file():
+        raise RunError(f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}")
+    return chain.from_iterable(map(whole_rows, found))
+
+
+def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
+    """Return the rows of PRMBench, each once, with the numbers before the steps removed, as its authors do.
+
+    Numbers of wrong steps beyond the last step say nothing, there as here. ``RunError`` or ``SourceError``: the file
+    does not exist, or a row is not in the format of PRMBench.
+    """
+    items: dict[str, PrmBenchItem] = {}
+    names = ("idx", "classification", "modified_question", "modified_process", "error_steps")
+    for number, row in enumerate(_prmbench_rows(data), start=1):
+        where = f"{data} row {number}"
+        index, kind, question, steps, wrong = (_field(row, (name,), where) for name in names)
+        if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
+            raise RunError(f"{where}: modified_process must be a list of texts, not empty, got {str(steps)[:60]!r}")
+        if not isinstance(wrong, list) or not all(isinstance(step, int) and step > 0 for step in wrong):
+            raise RunError(f"{where}: error_steps must be a list of numbers from 1 on, got {str(wrong)[:60]!r}")
+        steps = [_STEP_NUMBER.sub("", step.strip(), count=1) for step in steps]
+        text, ends = join_steps(steps, prefix, separator)
+        right = tuple(step not in wrong for step in range(1, len(steps) + 1))
+        name = f"{kind}_{index}"
+        items.setdefault(name, PrmBenchItem(name, kind, right, Response(question, text, ends, tuple(steps))))
+    if not items:
+        raise RunError(f"{data} has no rows")
+    return list(items.values())
 
 
 def split_response(text: str, pattern: str) -> tuple[tuple[str, ...], tuple[int, ...]]:

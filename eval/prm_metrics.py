@@ -2,6 +2,7 @@
 """Metrics of process reward models (PRMs), with intervals by resampling problems. Pure functions.
 
 - ProcessBench: F1 of finding the first wrong step, and the best threshold.
+- PRMBench: the mean of the F1 of right and of wrong steps.
 - Pairs: how often a correct response is ahead of a wrong one.
 - Best-of-N: the expectation over a random subset of N of the n candidates, drawn without replacement, so that the order
   of the candidates does not matter and all of them are used for every N. pass@N and maj@N: :mod:`eval.statistics`.
@@ -116,6 +117,43 @@ def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resam
     error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
     total = error + correct
     return np.divide(2 * error * correct, total, out=np.zeros(resamples), where=total > 0)
+
+
+# ---- PRMBench (arXiv 2501.03124) -----------------------------------------------------------------------------------
+
+
+def step_counts(scores: Sequence[float], right: Sequence[bool], threshold: float) -> tuple[int, int, int, int]:
+    """Count right steps judged right and judged wrong, and wrong steps judged right and judged wrong.
+
+    A step is judged right if its score is above the threshold (strictly), as in the released code.
+    """
+    judged, is_right = np.asarray(scores) > threshold, np.asarray(right, dtype=bool)
+    groups = (is_right & judged, is_right & ~judged, ~is_right & judged, ~is_right & ~judged)
+    return tuple(int(group.sum()) for group in groups)
+
+
+def prm_score(count_X4: np.ndarray) -> dict[str, np.ndarray]:
+    """Return ``f1`` of right steps, ``negative_f1`` of wrong steps, and ``prm_score``, their mean, from counts.
+
+    Where no step is wrong (as in the class multi_solutions), ``prm_score`` is ``f1``, as on the leaderboard.
+    """
+    kept_X, missed_X, passed_X, found_X = np.moveaxis(np.asarray(count_X4, dtype=float), -1, 0)
+    errors_X = missed_X + passed_X
+    f1_X = 2 * kept_X / np.maximum(2 * kept_X + errors_X, 1)
+    negative_f1_X = 2 * found_X / np.maximum(2 * found_X + errors_X, 1)
+    score_X = np.where(passed_X + found_X > 0, (f1_X + negative_f1_X) / 2, f1_X)
+    return {"f1": f1_X, "negative_f1": negative_f1_X, "prm_score": score_X}
+
+
+def best_prm_score(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> tuple[float, float]:
+    """Return the threshold with the best PRMScore on these steps, and that score."""
+    score_N, right_N = np.concatenate(scores), np.concatenate(right).astype(bool)
+    threshold_M = np.append(np.nextafter(score_N.min(), -np.inf), np.unique(score_N))
+    missed_M, found_M = (np.searchsorted(np.sort(score_N[own]), threshold_M, "right") for own in (right_N, ~right_N))
+    count_M4 = np.stack([right_N.sum() - missed_M, missed_M, (~right_N).sum() - found_M, found_M], -1)
+    score_M = prm_score(count_M4)["prm_score"]
+    best = score_M.argmax()
+    return float(threshold_M[best]), float(score_M[best])
 
 
 # ---- pairs ---------------------------------------------------------------------------------------------------------

@@ -11,18 +11,22 @@ from typing import Any
 import numpy as np
 
 from eval.formats import percent
-from eval.prm_data import Problem, ProcessBenchItem
+from eval.prm_data import PrmBenchItem, Problem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
+    best_prm_score,
     first_error,
     fit_threshold,
     interval_of,
     mean_interval,
     ordered_pairs,
     pairwise_accuracy,
+    prm_score,
     processbench_score,
+    resampled,
     resampled_f1,
+    step_counts,
 )
 from eval.prm_scorers import SCORE_KINDS, step_scores
 from eval.statistics import majority_score, pass_probability
@@ -37,6 +41,13 @@ _MODES = {
     "protocol": "Official protocol: one threshold, the best on {}, for all splits",
     "oracle": "Oracle thresholds: each split's own best (chosen on its labels; not comparable with the protocol)",
 }
+# Dimensions of PRMBench and their classes, as the released data spells them, with the leaderboard's columns.
+DIMENSIONS = {
+    "simplicity": {"redundency": "NR", "circular": "NCL"},
+    "soundness": {"counterfactual": "ES", "step_contradiction": "SC", "domain_inconsistency": "DC", "confidence": "CI"},
+    "sensitivity": {"missing_condition": "PS", "deception": "DR", "multi_solutions": "MS"},
+}
+TITLES = {"processbench": "ProcessBench", "prmbench": "PRMBench", "best-of-n": "Best of N"}
 # The scores that are printed, all others being in the report; the first chooses. An implicit PRM is trained on its sum.
 SHOWN = {
     "implicit": ("sum of step", "mean of step", "min of step", "min of prefix"),
@@ -95,6 +106,45 @@ def processbench_results(
         line = {"id": item.id, "split": item.split, "label": item.label}
         lines.append({**line, "prediction": first_error(own, protocol), "step_scores": own})
     return results, lines
+
+
+# ---- PRMBench ----------------------------------------------------------------------------------------------------
+
+
+def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem], raw: Sequence[Row]) -> Results:
+    """Return PRMScore of each class, the means of the dimensions, and PRMScore of all steps.
+
+    Responses that are too long are left out, as in the released code. ``RunError``: all are.
+    """
+    how = (arguments.step_score, arguments.coefficient, arguments.reference is not None)
+    scores = [step_scores(own, *how) for own in raw]
+    rows = [row for row, own in enumerate(scores) if own is not None]
+    if not rows:
+        raise RunError("all responses are too long; raise --max-length")
+    right = [items[row].right for row in rows]
+    count_R4 = np.array([step_counts(scores[row], items[row].right, arguments.threshold) for row in rows])
+    kinds = [items[row].split for row in rows]
+    classes = {}
+    for kind in (*dict.fromkeys(kinds), "overall"):
+        count_X4 = count_R4 if kind == "overall" else count_R4[[own == kind for own in kinds]]
+        samples = prm_score(count_X4[resampled(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
+        classes[kind] = {
+            **{name: float(value) for name, value in prm_score(count_X4.sum(0)).items()},
+            "prm_score_interval": interval_of(samples["prm_score"]),
+            "responses": len(count_X4),
+            "steps": int(count_X4.sum()),
+            "wrong_steps": int(count_X4[:, 2:].sum()),
+        }
+    best_threshold, best = best_prm_score([scores[row] for row in rows], right)
+    means = {
+        name: float(np.mean([classes[kind]["prm_score"] for kind in own]))
+        for name, own in DIMENSIONS.items()
+        if own.keys() <= classes.keys()
+    }
+    results = {"task": "prmbench", "threshold": arguments.threshold, "classes": classes, "dimensions": means}
+    results["best_threshold"] = {"threshold": best_threshold, "prm_score": best}
+    pairs = zip(items, scores, strict=True)
+    return results, [{"id": x.id, "split": x.split, "right": x.right, "step_scores": own} for x, own in pairs]
 
 
 # ---- candidates ----------------------------------------------------------------------------------------------------
@@ -188,22 +238,24 @@ def _cell(own: Mapping[str, Any] | None, value: float | None = None) -> str:
 
 def prm_report(results: Mapping[str, Any], short: bool = False) -> str:
     """Return the results of any of the tasks as Markdown; of candidates ``short`` shows six rows."""
-    settings, bench = results["settings"], results["task"] == "processbench"
-    page = Page("ProcessBench" if bench else "Best of N")
+    settings, task = results["settings"], results["task"]
+    page = Page(TITLES[task])
     page.text(f"Model: {settings['model']}")
     if settings["scorer"] == "implicit":
         page.text(f"Reference: {settings['reference'] or 'none'}, coefficient {settings['coefficient']:g}")
     page.text("Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()))
     if settings["limit"]:
-        what = "responses of each split" if bench else "problems"
+        what = {"processbench": "responses of each split", "prmbench": "responses"}.get(task, "problems")
         page.text(f"Only a random sample of {settings['limit']} {what} was scored.")
-    if bench:
+    if task == "processbench":
         _add_processbench(page, results)
+    elif task == "prmbench":
+        _add_prmbench(page, results)
     else:
         _add_candidates(page, results, short)
     if results["overlong"]:
-        fate = "they count as wrong" if bench else "they are chosen last"
-        page.text(f"{results['overlong']} responses were longer than --max-length; {fate}.")
+        fate = {"processbench": "count as wrong", "prmbench": "are left out"}.get(task, "are chosen last")
+        page.text(f"{results['overlong']} responses were longer than --max-length; they {fate}.")
     return page.markdown()
 
 
@@ -230,6 +282,30 @@ def _add_processbench(page: Page, results: Mapping[str, Any]) -> None:
         f"Intervals resample responses {settings['resamples']} times with the threshold held fixed; what choosing the "
         f"threshold adds is not in them. Step score: {settings['step_score']}. Step judged wrong: score below the "
         "threshold, strictly."
+    )
+
+
+def _add_prmbench(page: Page, results: Mapping[str, Any]) -> None:
+    settings, best = results["settings"], results["best_threshold"]
+    columns = {kind: f"{kind} ({short})" for own in DIMENSIONS.values() for kind, short in own.items()}
+    rows = [
+        [
+            columns.get(kind, kind),
+            str(own["responses"]),
+            str(own["wrong_steps"]),
+            percent(own["f1"]),
+            percent(own["negative_f1"]) if own["wrong_steps"] else "-",
+            _cell(own["prm_score_interval"], own["prm_score"]),
+        ]
+        for kind, own in results["classes"].items()
+    ]
+    rows += [[f"mean of {name}", "", "", "", "", percent(value)] for name, value in results["dimensions"].items()]
+    page.table(["class", "responses", "wrong steps", "F1", "negative F1", "PRMScore (95 %)"], rows)
+    page.text(
+        "Percent. F1 is that of right steps, negative F1 that of wrong steps, PRMScore their mean (F1 where no step is "
+        f"wrong); overall pools all steps. Step judged right: score above {results['threshold']:g}, strictly; the best "
+        f"threshold for these labels, {best['threshold']:.6g}, would give {percent(best['prm_score'])} overall. "
+        f"Intervals resample responses {settings['resamples']} times."
     )
 
 

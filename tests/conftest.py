@@ -26,11 +26,7 @@ keep_compositions()
 # Other work on a small machine makes single examples slow; that is not a failure.
 for name, examples in (("quick", 15), ("all", 60)):
     settings.register_profile(
-        name,
-        deadline=None,
-        max_examples=examples,
-        suppress_health_check=[HealthCheck.too_slow],
-        derandomize=True,
+        name, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
     )
 # `pytest --hypothesis-profile all` comes after this file.
 settings.load_profile("quick")

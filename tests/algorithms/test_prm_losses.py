@@ -147,8 +147,7 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("mean", "logit"),
-    [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)],
+    ("mean", "logit"), [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)]
 )
 def test_the_starting_value_of_a_bias_is_bounded(mean, logit):
     assert logit_of_mean(mean) == logit

@@ -108,11 +108,7 @@ MODE_NAMES = sorted(MODES)
 def accumulate_by_loops(p, mode):
     if not p:
         return 0.0
-    loops = {
-        "mean": lambda: sum(p) / len(p),
-        "geometric": lambda: math.prod(p) ** (1 / len(p)),
-        "min": lambda: min(p),
-    }
+    loops = {"mean": lambda: sum(p) / len(p), "geometric": lambda: math.prod(p) ** (1 / len(p)), "min": lambda: min(p)}
     return loops[mode]()
 
 

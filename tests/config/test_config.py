@@ -196,10 +196,7 @@ def test_what_is_said_of_verls_keys_is_what_verl_reads():
         ("+promt=1", "nothing reads promt=1"),
         ("variant=destilled", "Could not find 'variant/destilled'; did you mean distilled?"),
         ("prm.model.path=a=b", "prm.model.path=a=b is not understood (mismatched input '=' expecting <EOF>)"),
-        (
-            "chain@prime.process=plain",
-            "; it goes with prime/process=steps or step_scorer",
-        ),
+        ("chain@prime.process=plain", "; it goes with prime/process=steps or step_scorer"),
         ("trainer.nnodes=${nowhere}", "nowhere"),
     ],
 )

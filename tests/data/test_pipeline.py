@@ -77,10 +77,7 @@ def test_math_rules_list_removed_rows_and_write_the_others(tmp_path):
     problem = "A shelf holds 12 jars. Each jar has 85 beads. How many beads are there?"
     assert rows[0] == {
         "data_source": "openai/gsm8k",
-        "prompt": [
-            {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": problem + MATH_SUFFIX},
-        ],
+        "prompt": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem + MATH_SUFFIX}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "1020"},
         "extra_info": {"split": "train", "index": 0},

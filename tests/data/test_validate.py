@@ -46,10 +46,7 @@ def write(path, rows, schema=MATH_SCHEMA):
         (row(1, r"(1, \sum_{n})"), "cannot be graded: the gold answer cannot be read: I expected"),
         (row(1, "{4"), "cannot be graded: in a box it is read as 'nothing'"),
         (row(1, "x", source="poems"), "no verifier for data_source='poems'"),
-        (
-            row(1, "{'task': 'gcd'}", source="reasoning_gym/gcd"),
-            "is not a problem of reasoning-gym: ",
-        ),
+        (row(1, "{'task': 'gcd'}", source="reasoning_gym/gcd"), "is not a problem of reasoning-gym: "),
         (row(1, "5"), "the same prompt was there before with another answer"),
         (row(0, "9", "What is 4+5?"), "openai/gsm8k train 0 was there before"),
         (row(1, "[]", "Sort.", source="apps"), "unusable tests"),

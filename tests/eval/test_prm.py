@@ -17,18 +17,21 @@ from tiny_llama import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
 
 from eval.prm import main
-from eval.prm_data import Response, read_processbench, split_response
+from eval.prm_data import Response, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
     best_of,
+    best_prm_score,
     first_error,
     fit_threshold,
     interval_of,
     mean_interval,
     ordered_pairs,
     pairwise_accuracy,
+    prm_score,
     processbench_score,
     resampled_f1,
+    step_counts,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
 from prime_ext.algorithms.prm_accuracy import count_pairs
@@ -91,6 +94,22 @@ def test_intervals():
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
     mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
     assert mean["value"] == 0.5 and mean["standard_error"] == pytest.approx(0.05, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3).map(float), st.booleans()), min_size=1, max_size=12))
+def test_prm_score_is_the_mean_of_both_f1_and_the_best_threshold_is_the_best_there_is(steps):
+    scores, right = zip(*steps, strict=True)
+    tried = []
+    for threshold in (-4.0, *scores):
+        judged = [score > threshold for score in scores]
+        kinds = (True, False) if not all(right) else (True,)
+        hits = [sum(own == kind == truth for own, truth in zip(judged, right, strict=True)) for kind in kinds]
+        sizes = [judged.count(kind) + right.count(kind) for kind in kinds]
+        tried.append(fmean(2 * hit / size if size else 0.0 for hit, size in zip(hits, sizes, strict=True)))
+        assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(tried[-1])
+    threshold, best = best_prm_score([scores[:1], scores[1:]], [right[:1], right[1:]])
+    assert best == pytest.approx(max(tried))
+    assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(best)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
@@ -314,6 +333,36 @@ def test_responses_that_are_too_long_count_as_wrong(models, bench, tmp_path):
     assert "count as wrong" in (tmp_path / "report.md").read_text()
 
 
+def prmbench_row(kind, index, wrong):
+    steps = ["1. Add.", "Step 2. Add 1.5.", "3.Done"]
+    row = {"idx": f"p{index}", "classification": kind, "modified_question": f"{index}+1?"}
+    return row | {"modified_process": steps, "error_steps": wrong, "question": "not this one"}
+
+
+def test_prmbench(models, tmp_path):
+    rows = [prmbench_row("circular", index, [2, 3, 9]) for index in range(4)]
+    rows += [prmbench_row("redundency", index, [1 + index % 3]) for index in range(5)]
+    rows += [prmbench_row("multi_solutions", 0, []), prmbench_row("circular", 0, [1])]
+    data = tmp_path / "prmbench.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--scorer", "classifier", "--data", data, "--threshold"]
+    results, items = evaluated(tmp_path / "all", "prmbench", models["classifier"], *words, "0")
+    # Every step is above 0 and so right: 1 of 3, 2 of 3, 3 of 3 are. A row that comes twice counts once.
+    classes = results["classes"]
+    assert {kind: (own["responses"], own["wrong_steps"]) for kind, own in classes.items()} == {
+        **{"circular": (4, 8), "redundency": (5, 5), "multi_solutions": (1, 0), "overall": (10, 13)}
+    }
+    assert [classes[kind]["prm_score"] for kind in classes] == pytest.approx([0.25, 0.4, 1.0, 34 / 47 / 2])
+    assert results["dimensions"] == {"simplicity": pytest.approx((0.25 + 0.4) / 2)}
+    assert items[0]["right"] == [True, False, False] and items[0]["id"] == "circular_p0"
+    assert read_prmbench(str(tmp_path), "", "|")[0].response.text == "Add.|Add 1.5.|Done"
+    report = (tmp_path / "all" / "report.md").read_text()
+    assert "| multi\\_solutions (MS) | 1 | 0 | 100.0 | - | 100.0" in report and "| mean of simplicity | " in report
+    best = results["best_threshold"]
+    results, _ = evaluated(tmp_path / "best", "prmbench", models["classifier"], *words, str(best["threshold"]))
+    assert results["classes"]["overall"]["prm_score"] == best["prm_score"] > classes["overall"]["prm_score"]
+
+
 def test_best_of_n(models, described, tmp_path, capsys):
     candidates = tmp_path / "candidates.jsonl"
     correctness = [int(k % 3 == 1) for k in range(5)]
@@ -370,6 +419,7 @@ def test_candidates_are_graded_by_their_gold_answer(described, tmp_path):
 
 
 BON = ["best-of-n", "--model", "{described}", "--input", "{input}"]
+STEPS_BENCH = ["prmbench", "--model", "{described}", "--data", "{input}"]
 BENCH = ["processbench", "--model", "{described}", "--data", "{bench}", "--splits", "gsm8k"]
 ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
 
@@ -382,6 +432,14 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
         ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is no dtype of torch"),
         ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
+        ([*STEPS_BENCH, "--data", "nowhere"], "", "nowhere is neither a file nor a folder with .jsonl or .parquet"),
+        (STEPS_BENCH, '{"idx": "a", "classification": "b"}', "row 1: no field 'modified_question'; it has"),
+        (STEPS_BENCH, json.dumps(prmbench_row("a", 0, [0])), "error_steps must be a list of numbers from 1 on"),
+        (
+            STEPS_BENCH,
+            json.dumps(prmbench_row("a", 0, []) | {"modified_process": "1."}),
+            "must be a list of texts, not",
+        ),
         (BON, '{"prompt": "p"}', "row 1: no field 'completions' or 'responses'"),
         (BON, '{"prompt": "p", "completions": ["a", ""], "correctness": [1, 0]}', "row 1: response 2 must be a text"),
         (BON, ONE.replace("1", "0.5"), "row 1: correctness must be 0 or 1, got 0.5"),

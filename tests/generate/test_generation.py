@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from prime_ext.generate.generation import (
-    BatchedGenerator,
-    GenerationRequest,
-    processed_logits,
-    sample_by_inversion,
-)
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, processed_logits, sample_by_inversion
 
 EOS = 1
 

@@ -111,12 +111,7 @@ def measure(whole_runs: bool = False) -> dict[str, Any]:
     """Measure every part; ``whole_runs`` also trains through verl, for comparisons by hand."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        parts = {
-            "data": data(folder),
-            "verdicts": verdicts(),
-            "plans": plans(),
-            "learning": learning(folder),
-        }
+        parts = {"data": data(folder), "verdicts": verdicts(), "plans": plans(), "learning": learning(folder)}
         return parts | {"training": training(folder)} if whole_runs else parts
 
 

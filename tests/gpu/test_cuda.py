@@ -8,10 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def plain_log_probs(hidden_NH, weight_VH, target_N):

@@ -217,10 +217,7 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
 
 
 def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
-    weights, average = (
-        read_shape("model", str(models["untied"])).weights,
-        AVERAGE | {"prm.reference": "policy"},
-    )
+    weights, average = (read_shape("model", str(models["untied"])).weights, AVERAGE | {"prm.reference": "policy"})
     plain, averaged, narrow = (
         planned(average | {"prime.anchor": None}),
         planned(average),

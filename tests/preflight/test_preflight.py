@@ -280,11 +280,7 @@ REFUSED = [
     ("cpu", {"prime.process": None, "prime.outcome.coefficient": 0.0}, "nothing to learn from"),
     ("cpu", {"prime.outcome.estimator": "gdpo"}, "prime.outcome.estimator=gdpo needs more than verl's V1 trainer"),
     ("cpu", STEPS, f"{MODE}=geometric takes logarithms"),
-    (
-        "cpu",
-        {"prime.turns": TURN_REWARDS},
-        "default_agent_loop=seeded_single_turn_agent has no rewards of turns",
-    ),
+    ("cpu", {"prime.turns": TURN_REWARDS}, "default_agent_loop=seeded_single_turn_agent has no rewards of turns"),
     ("cpu", {"prime.outcome.estimator": "gae"}, "prime.outcome.estimator=gae needs a critic"),
     ("cpu", {"prime.outcome.coefficient": 0.0}, "prime.process.gate weighs rewards by outcomes"),
     ("gpu", {**TWO, **DISTILLED, "prm.update_mode": "after"}, "set prm.update_mode=before (it is after)"),

@@ -77,11 +77,7 @@ def main(policy_path, prm_path, average_path, work_dir):
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
-        results["variant", name] = {
-            "coefficients": coefficients,
-            "updates": updates,
-            "weights": trained.weights(),
-        }
+        results["variant", name] = {"coefficients": coefficients, "updates": updates, "weights": trained.weights()}
 
     # The average moves toward the trained policy, and is saved and restored.
     before = average.weights()

@@ -202,10 +202,7 @@ def test_the_gate_judges_the_prm_before_its_update_and_costs_no_pass(
     assert bool(right > wrong) is rewards_of_the_updated
 
 
-@pytest.mark.parametrize(
-    ("reference", "field"),
-    [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")],
-)
+@pytest.mark.parametrize(("reference", "field"), [("frozen", REFERENCE_LOG_PROBS), ("policy", "old_log_probs")])
 def test_workers_fetch_what_the_prm_reads_and_nothing_of_the_policys_passes(monkeypatch, reference, field):
     queue = filled_queue(monkeypatch)
     with_old_log_probs(queue)

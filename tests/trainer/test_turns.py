@@ -158,10 +158,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
     assert set(sources) == {"outcome", "turns"} and sources["turns"].estimator == "turn_rloo"
     # The rewards of each rollout sum to -0.5, 3, 0, 3, 0.25 and 0.
     assert result.metrics["prime/turns/reward"] == pytest.approx((-0.5 + 3.0 + 3.0 + 0.25) / 6)
-    alone = loaded(
-        *stored(monkeypatch, MASKS, rewards=REWARDS),
-        settings(process__form="none", whitening=False),
-    )
+    alone = loaded(*stored(monkeypatch, MASKS, rewards=REWARDS), settings(process__form="none", whitening=False))
     more_BT = result.advantage_BT - alone.step().advantage_BT
     # The second turn of the first two rollouts: -1 and 2 are what is left, each the other's baseline, times 2.
     assert more_BT[0, 3] == pytest.approx(2 * -3.0)
@@ -174,10 +171,7 @@ def test_what_tools_pay_is_a_source_of_its_own_at_the_end_of_each_turn(monkeypat
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (
-            {},
-            "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use verl's tool_agent",
-        ),
+        ({}, "reports tool_rewards=None, and prime/turns=rewards needs a list of numbers; use verl's tool_agent"),
         ({"tool_rewards": [NAN]}, r"reports tool_rewards=\[nan\]"),
         ({"tool_rewards": []}, "has 3 turns and 0 rewards in tool_rewards, which must be one for every turn"),
         ({"tool_rewards": [1.0] * 4}, "has 3 turns and 4 rewards in tool_rewards"),

@@ -144,10 +144,7 @@ def test_the_command_writes_rows_that_the_reward_function_judges(tmp_path, capsy
         ("gcd --set max_value={", "while parsing a flow node"),
         ("gcd --set lcm.max_value=3", "--set lcm.max_value=3: lcm is not one of the tasks gcd"),
         ("gcd --set threshold=2", "gcd.threshold must be less than or equal to 1, got 2"),
-        (
-            "gcd --set extraction=box",
-            "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?",
-        ),
+        ("gcd --set extraction=box", "must be 'boxed', 'gsm8k' or 'lenient', got 'box'; did you mean boxed?"),
         ("gcd=0", "gcd=0 must be TASK or TASK=WEIGHT, with a positive weight, and each task once"),
         ("gcd --prompt plain", "reasoning_gym:gcd has no prompt 'plain'; it has default, question"),
         ("gcd --set max_value=2", "different problems in 11280 attempts; ask for fewer"),
