@@ -16,6 +16,7 @@ import metric_names
 import psutil
 import pytest
 import torch
+from forked_workers import with_forks
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from prime_ext.run.checkpoint import MARKER
@@ -88,11 +89,13 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def start(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> subprocess.Popen[bytes]:
-    """Start a run, whose output is appended to ``log.txt``."""
+def start(
+    inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train", forks: bool = True
+) -> subprocess.Popen[bytes]:
+    """Start a run, whose output is appended to ``log.txt``; ``forks``: workers are forks."""
     output.mkdir(parents=True, exist_ok=True)
     words = command(inputs, output, overrides, module)
-    known = environment(output)
+    known = with_forks(environment(output)) if forks else environment(output)
     if module != "prime_ext.train":
         # What prime_ext.train makes of the key modules.
         known["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin,parity_verifier"
@@ -140,7 +143,7 @@ def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], wh
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)
-        process = start(inputs, output, overrides)
+        process = start(inputs, output, overrides, forks=False)
         # Ray's workers have sessions of their own and would live on for a while: kill the whole tree at once.
         tree = psutil.Process(process.pid)
         wait_for(saved / MARKER, process)

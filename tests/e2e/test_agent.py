@@ -7,6 +7,7 @@ from pathlib import Path
 
 import e2e_harness as harness
 import pytest
+from forked_workers import with_forks
 
 from prime_ext.generate import export
 from prime_ext.run.metrics_file import read_metrics
@@ -27,6 +28,7 @@ def train(run):
     write_data(run / "data", train_size=64, test_size=24, sft_size=16_000, mean_error=0.1)
     words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
     environment = {**harness.environment(run), **KNOBS, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    environment = with_forks(environment)
     subprocess.run([sys.executable, "-m", "recipes.agent.sft", *words], check=True, cwd=ROOT, env=environment)
     write_json(run / "evaluation_before.json", evaluate(run / "sft", run / "data" / "test.parquet"))
     (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))

@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from forked_workers import with_forks
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -28,7 +29,7 @@ def calls_of(folder, script, *words, **knobs):
 
 def run_shrunk(folder, script, *words, timeout=1800):
     """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
-    environment = {**os.environ, "SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)}
+    environment = with_forks(os.environ | {"SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)})
     log = folder / "log.txt"
     with log.open("w") as stream:
         command = ["bash", str(RECIPES / script), *words]
