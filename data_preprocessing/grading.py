@@ -21,6 +21,7 @@ from prime_ext.verifiers.sources import (
     BUILT_IN,
     TaskVerifier,
     UnknownSource,
+    ask_verifier,
     choice_options,
     make_task_verifier,
     source_of,
@@ -72,7 +73,7 @@ class Judges:
             options.update(choice_options(judge.extra_info))
         if source.task not in self._verifiers:
             self._verifiers[source.task] = make_task_verifier(source.task)
-        return await self._verifiers[source.task].averify(judge.response, judge.gold, **options)
+        return await ask_verifier(self._verifiers[source.task], judge.response, judge.gold, options)
 
     async def gold_fault(self, data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
         """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
@@ -83,10 +84,10 @@ class Judges:
         if task not in BUILT_IN:
             # What a right response looks like only their verifier knows; but it must judge.
             try:
-                found: Any = await self.verdict(Judge(data_source, gold, gold, extra_info))
+                await self.verdict(Judge(data_source, gold, gold, extra_info))
             except Exception as error:
                 return f"the verifier {task!r} fails: {type(error).__name__}: {error}"
-            return None if isinstance(found, Verdict) else f"the verifier {task!r} returns no Verdict"
+            return None
         if task == "code":
             try:
                 parse_test_cases(gold)

@@ -5,7 +5,6 @@ import asyncio
 import inspect
 import os
 import pkgutil
-import threading
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +28,7 @@ from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.reasoning_gym import require
+from prime_ext.verifiers.verdict import Verdict
 from prime_ext.verifiers.worker_pool import Failure
 
 # Seconds of a user's reward function for the first row, with what it imports.
@@ -139,20 +139,21 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
 
 
 def _try_verifier(task: str, row: Any, settings: Mapping[str, Any]) -> str:
-    """Call a user's verifier with a gold answer as the response. Returns why it gives no verdict; empty if it does."""
+    """Call a user's verifier with a gold answer as the response, in a process that can be killed.
+
+    Returns why it gives no verdict; empty if it does.
+    """
+    with user_function.start_pool(FIRST_CALL_SECONDS, 1) as pool:
+        result = pool.run(_judge_gold, task, row["reward_model"]["ground_truth"], settings)
+    failed = isinstance(result, Failure) or result.grader_failure
+    return result.detail if failed else ""
+
+
+def _judge_gold(task: str, gold: Any, settings: Mapping[str, Any]) -> Verdict:
+    """Judge a gold answer as a response to its problem."""
     from prime_ext.reward.compute_score import NodeVerifiers
 
-    gold = row["reward_model"]["ground_truth"]
-    said = [f"no verdict in {FIRST_CALL_SECONDS:g} s"]
-
-    def judge() -> None:
-        verdict = asyncio.run(NodeVerifiers(settings).verify(task, str(gold), gold, {}))
-        said[0] = verdict.detail if verdict.grader_failure else ""
-
-    thread = threading.Thread(target=judge, daemon=True)
-    thread.start()
-    thread.join(FIRST_CALL_SECONDS)
-    return said[0]
+    return asyncio.run(NodeVerifiers(settings).verify(task, str(gold), gold, {}))
 
 
 def _try_reward_function(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> Iterable[str]:

@@ -21,6 +21,7 @@ from prime_ext.config.modules import user_modules
 from prime_ext.reward.node_actor import NodeActor, NodeFailure
 from prime_ext.verifiers.sources import (
     TaskVerifier,
+    ask_verifier,
     check_task_settings,
     choice_options,
     make_task_verifier,
@@ -56,10 +57,7 @@ class NodeVerifiers:
         try:
             if task not in self._verifiers:
                 self._verifiers[task] = make_task_verifier(task, self._settings.get(task))
-            verdict = await self._verifiers[task].averify(response, gold, **options)
-            if not isinstance(verdict, Verdict):
-                raise TypeError(f"averify must return a Verdict, of correct() or wrong(), got {type(verdict).__name__}")
-            return verdict
+            return await ask_verifier(self._verifiers[task], response, gold, options)
         except Exception as error:
             logger.exception("the verifier of task %s broke", task)
             detail = f"{type(error).__name__}: {error}"[:500]

@@ -47,6 +47,15 @@ class Advantages:
     metrics: dict[str, float]
 
 
+def combine_rewards(
+    rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
+) -> Advantages:
+    """Return the sum of the advantages of all sources, whitened, see :func:`reward_sources`. Raises NotFinite."""
+    sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
+    advantages = _combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
+    return replace(advantages, metrics={**sources.metrics, **advantages.metrics})
+
+
 def reward_sources(
     rollouts: Rollouts, scored: Scored, weight: float, settings: PrimeSettings, gamma: float, gae_lambda: float
 ) -> Sources:
@@ -190,7 +199,7 @@ def measure_turns(rollouts: Rollouts, turns: Turns | None) -> dict[str, float]:
     return metrics
 
 
-def combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None = None) -> Advantages:
+def _combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_loss: float | None) -> Advantages:
     """Estimate, sum and whiten each source's advantage. Raises NotFinite, which names ``prm_loss``: NaN or infinity."""
     mask_BT, group_B, valid_BT = rollouts.mask_BT, rollouts.group_B, rollouts.mask_BT.bool()
     advantage_BT, return_BT, per_source = combine_sources(sources.by_name, mask_BT, group_B, settings.whitening)

@@ -13,7 +13,7 @@ from verl.utils.debug import marked_timer
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
 from prime_ext.config.reward_settings import KLSettings
 from prime_ext.config.settings import PrimeSettings
-from prime_ext.trainer.reward_sources import combine, reward_sources
+from prime_ext.trainer.reward_sources import combine_rewards
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, Scorer
 
@@ -57,12 +57,11 @@ def prime_step(
     with marked_timer("prime_advantage", seconds):
         # The gate weights the PRM by its accuracy on pairs that it has not been trained on.
         weight = gate.update(scored.pairs) if gate is not None else 1.0
-        # Outcome, process and turn rewards, each with its estimator and coefficient.
-        sources = reward_sources(rollouts, scored, weight, settings, gamma, gae_lambda)
-        # Per source: rewards minus leave-one-out baseline, summed from t on. A = sum of the sources, whitened.
-        advantages = combine(sources, rollouts, settings, scored.metrics.get("prm/loss"))
+        # Outcome, process and turn rewards: of each, rewards minus the leave-one-out baseline, summed from t on, times
+        # its coefficient. A = sum of the three, whitened.
+        advantages = combine_rewards(rollouts, scored, weight, settings, gamma, gae_lambda)
         coefficients = kl_coefficients(weight, settings)
-    metrics = {**scored.metrics, **sources.metrics, **advantages.metrics}
+    metrics = {**scored.metrics, **advantages.metrics}
     metrics |= {f"prime/kl/{role}_coefficient": value for role, value in coefficients.items()}
     if gate is not None:
         metrics |= {"prime/gate/value": weight, "prime/gate/pair_accuracy_average": gate.average}

@@ -98,6 +98,14 @@ def make_task_verifier(task: str, settings: Mapping[str, Any] | None = None) -> 
     return _factory(task)(**(settings or {}))
 
 
+async def ask_verifier(verifier: TaskVerifier, response: str, gold: Any, options: Mapping[str, Any]) -> Verdict:
+    """Return what a verifier says of a response. ``TypeError``: it is no :class:`Verdict`."""
+    verdict: Any = await verifier.averify(response, gold, **options)
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"averify must return a Verdict, of correct() or wrong(), got {type(verdict).__name__}")
+    return verdict
+
+
 def _factory(task: str) -> Callable[..., TaskVerifier]:
     if task not in TASKS:
         raise UnknownSource(f"no task {task!r}; known tasks: {', '.join(sorted(TASKS))}")

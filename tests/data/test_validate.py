@@ -96,7 +96,7 @@ def test_own_verifiers_are_imported_as_in_training(tmp_path, capsys, monkeypatch
     assert out.count("no verifier") == 1 and main([path, "--modules", "verifier_of_sonnets"]) == 0
     song = write(tmp_path / "c.parquet", [row(0, source="songs/mine")])
     assert main([song, "--modules", "verifier_of_songs"]) == 1
-    assert "the verifier 'songs' returns no Verdict" in capsys.readouterr().out
+    assert "the verifier 'songs' fails: TypeError: averify must return a Verdict" in capsys.readouterr().out
     assert main([write(tmp_path / "b.parquet", [row(0, source="riddles")]), "--sources", "riddl*=math"]) == 0
     assert main([path, "--modules", "verifier_of_poems"]) == 2
     assert "validate: --modules verifier_of_poems: No module named" in capsys.readouterr().err
