@@ -92,18 +92,6 @@ def test_a_caller_that_stops_early_stops_the_requests():
         assert len(server.requests) < 100
 
 
-def test_why_a_response_ended():
-    script = {"cut": Answer(None, "length"), "end": Answer("x", "eos_token"), "filter": Answer("x", "content_filter")}
-    with ScriptedServer(script, faults_of={"usage": ["no_usage"]}) as server:
-        found = answers(server, [chat(key, key) for key in (*script, "usage")])
-    assert found == {
-        "cut": Response("cut", "", 1, 1, "length"),
-        "end": Response("end", "x", 2, 1, "stop"),
-        "filter": Response("filter", "", 0, 1, "failed", "the server ended the response: content_filter"),
-        "usage": Response("usage", "usage", 0, 0, "stop", "the server does not tell lengths (usage)"),
-    }
-
-
 def test_the_model_must_be_served_where_there_is_a_list():
     with ScriptedServer(models=("small", "large")) as server:
         with pytest.raises(BackendError, match="does not serve 'huge'; it serves small, large"):
@@ -169,7 +157,6 @@ def test_flags_that_do_not_fit_together_are_one_line():
         ("--backend server --model m", "--base-url"),
         ("--backend vllm", "--model"),
         ("--backend server --base-url http://h --revision f", "--revision means nothing to --backend server"),
-        ("--backend vllm --model m --data-parallel 0", "--data-parallel 0"),
         ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is no URL"),
         ("--backend server --model m --base-url http://me:secret@h", "holds a user name or password"),
     ):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers as a backend, on tiny random models: what it shows, what it refuses, and that it agrees with others."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -54,15 +53,6 @@ def test_greedy_responses_are_those_of_transformers(backend, model_path):
     found = answers(backend, requests)
     expected = [plain_generate(model_path, each, min_new_tokens=3) for each in requests]
     assert [found[request.key].text for request in requests] == expected
-
-
-def test_a_response_does_not_depend_on_what_shares_its_batch(backend):
-    requests = chats(Sampling(temperature=1.0, top_p=0.9, top_k=40, max_new_tokens=16, stop=("a", "é")))
-    alone = {request.key: answers(backend, [request])[request.key] for request in requests}
-    assert answers(backend, [replace(requests[0], seed=99)])["r0"] != alone["r0"]
-    shuffled = random.Random(1).sample(requests, len(requests))
-    assert answers(backend, shuffled) == alone
-    assert answers(backend, requests[:2]) == {key: alone[key] for key in ("r0", "r1")}
 
 
 def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_not_hold(backend):

@@ -235,15 +235,6 @@ def test_a_model_without_a_chat_template_gets_one_where_it_starts(tmp_path):
                 assert prompt.endswith("Question:\n1 + 1?\nAnswer:\n")
 
 
-@pytest.mark.parametrize(
-    ("model", "gpus", "offloads"), [("Qwen2.5-0.5B", 8, False), ("a-7B", 8, True), ("0.5b", 1, True)]
-)
-def test_gsm8k_keeps_two_checkpoints_and_offloads_what_does_not_fit(data, tmp_path, model, gpus, offloads):
-    config = composed(calls_of(tmp_path, "prime_gsm8k.sh", f"org/{model}", N_GPUS=str(gpus))[-1])
-    assert config.trainer.max_actor_ckpt_to_keep == 2
-    assert config.actor_rollout_ref.actor.fsdp_config.optimizer_offload is offloads
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), VERL_RUNS)
 def test_every_method_of_a_study_would_start(tmp_path, step_rm, name, method):

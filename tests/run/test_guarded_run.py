@@ -198,12 +198,6 @@ def test_who_is_watched():
     }
 
 
-@pytest.mark.parametrize(("save_freq", "said"), [(-1, True), (5, False)])
-def test_a_run_that_keeps_nothing_says_so_at_its_start(make, capsys, save_freq, said):
-    make(logger=["console"], save_freq=save_freq)._load_checkpoint()
-    assert ("nothing will be saved" in capsys.readouterr().out) is said
-
-
 def test_the_metrics_of_a_resumed_run_go_on_in_one_file(make, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(path))

@@ -82,12 +82,6 @@ def test_rewards_are_paid_at_their_own_tokens(settings, changes, own, told, expe
     assert token_rewards(told, torch.tensor(own), settings(**changes)).tolist() == expected
 
 
-def test_the_steps_of_another_output_are_refused(settings):
-    said = "a response of 4 tokens cannot be paid in one of 9, .*reward_position=last_token"
-    with pytest.raises(ValueError, match=said):
-        token_rewards(info(), torch.ones(9), settings(accumulation__reward_position="step_ends"))
-
-
 # ---- responses without a reward -------------------------------------------------------------------------------------
 
 UIDS = ["a", "a", "b", "b", "c"]

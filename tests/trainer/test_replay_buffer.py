@@ -349,11 +349,6 @@ def test_stale_prompts_are_dropped_and_replaced(monkeypatch):
     assert first >= 3 and metrics["training/off_policy/evicted_samples"] >= 1
 
 
-def test_the_bound_starts_anew_with_every_batch(monkeypatch):
-    rollouts = ongoing(monkeypatch, ([HARD] * 5 + [GOOD]) * 6, max_examined=8)
-    assert [ongoing_step(rollouts, 1, 2)[0] for _ in range(4)] == [[[5]], [[11]], [[17]], [[23]]]
-
-
 def test_rollouts_without_a_prompt_are_forgotten_after_a_resume(monkeypatch):
     rollouts = ongoing(monkeypatch, [GOOD] * 10)
     rollouts.submit(2)
