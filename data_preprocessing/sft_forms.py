@@ -110,7 +110,7 @@ def _split_next(text: str) -> tuple[str, str | None]:
 
 CHAIN_RULES = {
     "no_answer_line": "the last line is not: Thus, the answer is option N. #### N",
-    "no_chain": "a line before the last is no step, or steps do not count 1, 2, 3, ...",
+    "no_chain": "a line before the last is not a step, or steps do not count 1, 2, 3, ...",
     "too_short": "fewer steps than --min-steps",
 }
 # The released data write "[1] . text".

@@ -83,7 +83,7 @@ def plot_shapes(path: Path) -> None:
             axis.plot(range(2, MOST_STEPS + 1), values, color=COLOURS[name], marker=".", label=name)
             never = next((n for n, value in enumerate(values, start=2) if math.isnan(value)), None)
             if never is not None:
-                # Two shapes can end at the same number of steps: the wider mark stays visible behind the other.
+                # Two shapes can end at the same number of steps: the wider mark stays visible around the other.
                 size, width = (12, 3) if reward.shape == "weibull" else (8, 1.5)
                 mark = {"marker": "x", "markersize": size, "markeredgewidth": width, "clip_on": False}
                 axis.plot([never], [1.0], color=COLOURS[name], **mark)

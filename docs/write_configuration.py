@@ -48,12 +48,14 @@ _KEY = re.compile(r"( *)([\w@/]+):(?: +(.*))?$")
 
 
 def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
-    """Name, default ("" of a section) and comment of every key with a comment, in order."""
+    """Return name, default ("" of a section) and comment of every key with a comment, in order."""
     found: list[tuple[str, str, str]] = []
     above: list[tuple[int, str]] = [(-1, section)] if section else []
     comment: list[str] = []
     for line in text.splitlines():
         match = _KEY.match(line)
+        if line.startswith("# SPDX"):
+            continue
         if line.lstrip().startswith("#"):
             comment.append(line.strip().removeprefix("#").strip())
         elif match:

@@ -64,10 +64,10 @@ def released(score: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     growth, peak, slope, steepness = 0.5, 4.0, 0.1, 10.0
     good, poor, bad = 0.88433, 0.21159, 0.2
     t, s = torch.broadcast_tensors(steps.double(), score.double())
-    behind = slope * (t - peak)
+    past_peak = slope * (t - peak)
     rate = torch.where(s > good, 1.0, torch.where((s > 0) & (s < bad), -1.0, (s - poor) / good))
     gate = torch.sigmoid(steepness * (t - peak))
-    late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(behind * rate))
+    late = math.exp(growth * peak) * (1 - gate + gate * torch.exp(past_peak * rate))
     # The early branch is taken at the peak at the latest, so that its exponential cannot overflow for a late t.
     factor = torch.where(t <= peak, torch.exp(growth * t.clamp_max(peak)), late)
     return torch.where(t > 0, factor, 0.0).to(_result_dtype(score, steps))

@@ -145,7 +145,7 @@ def api_url(base_url: str) -> str:
     """Return the URL of the endpoints, with ``/v1`` if it has no path. Raises ``BackendError``: not an http(s) URL."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BackendError(f"--base-url {base_url} is no URL; it looks like http://127.0.0.1:8000/v1")
+        raise BackendError(f"--base-url {base_url} is not a URL; one looks like http://127.0.0.1:8000/v1")
     if parts.username or parts.password:
         raise BackendError("--base-url holds a user name or password; name the key's variable with --api-key-env")
     return f"{base_url.rstrip('/')}/v1" if parts.path in ("", "/") else base_url.rstrip("/")

@@ -247,6 +247,6 @@ def _check_tool_classes(named: str, path: Path) -> Iterable[str]:
         for tool in OmegaConf.load(path)["tools"]:
             pkgutil.resolve_name(tool["class_name"])
     except (YAMLError, KeyError, TypeError, IndexError):
-        yield f"{named} is no list `tools` of entries with class_name"
+        yield f"{named} is not a list `tools` of entries with class_name"
     except (ImportError, ValueError, AttributeError) as error:
         yield f"{named}: a class_name cannot be imported: {error}"

@@ -145,7 +145,7 @@ def math_shepherd(row: Row, context: Context) -> Steps:
     match = _FIRST_STEP.search(pieces[number])
     cut = match.start() if match else pieces[0].rfind("?") + 1
     if cut == 0 and not (match and number):
-        raise BadRow("input has neither 'Step 1:' nor a question mark behind its question")
+        raise BadRow("input has neither 'Step 1:' nor a question mark after its question")
     question = text("".join([*pieces[:number], pieces[number][:cut]]), "question").strip()
     context.counts.update(["math_shepherd: tag in the question"] * number)
     steps = [piece.strip() for piece in [pieces[number][cut:], *pieces[number + 1 :]]]

@@ -90,7 +90,7 @@ class PairEncoder:
             )
         overhead = len(pair_begin) + len(between) + len(pair_end) + len(separator)
         if overhead >= pair_format.max_length:
-            raise StepRMError(f"max_length={pair_format.max_length} leaves no room beside {overhead} special tokens")
+            raise StepRMError(f"max_length={pair_format.max_length} leaves no room after {overhead} special tokens")
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
@@ -167,7 +167,7 @@ def read_description(path: str | Path, pair_format: PairFormat | None = None) ->
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
-        raise StepRMError(f"{path} is no model folder: it has no config.json")
+        raise StepRMError(f"{path} is not a model folder: it has no config.json")
     described = (folder / FILE).is_file()
     try:
         config = read_json(folder / "config.json")

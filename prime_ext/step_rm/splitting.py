@@ -70,10 +70,10 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
     """Return whether there is a letter or a digit in addition to markers at the start."""
     end = len(text) if end is None else end
     while start < end:
-        behind = start + 1 if text[start].isspace() else marker_end(text, start, end)
-        if behind == start:
+        after = start + 1 if text[start].isspace() else marker_end(text, start, end)
+        if after == start:
             return any(text[at].isalnum() for at in range(start, end))
-        start = behind
+        start = after
     return False
 
 

@@ -89,7 +89,7 @@ def _check(task: Task, stem: str) -> Task:
     _must(task.name == stem, f"name must be that of the file, {stem!r}, got {task.name!r}")
     _must(task.overlaps in ("", *task_names()), f"overlaps must be the name of a task, got {task.overlaps!r}")
     for name in task.texts:
-        _must(name in task.fields, f"texts has {name!r}, which is no field; fields are {', '.join(task.fields)}")
+        _must(name in task.fields, f"texts has {name!r}, not a field; fields are {', '.join(task.fields)}")
     _check_source(task.source)
     _check_grader(task)
     _must(DEFAULT_PROMPT in task.prompts, f"prompts needs the key {DEFAULT_PROMPT!r}")
@@ -98,7 +98,7 @@ def _check(task: Task, stem: str) -> Task:
         _must(bool(shown), f"prompts.{name}.user shows no field; write e.g. {{{{{next(iter(task.fields))}}}}}")
         for field in [*shown, *PLACEHOLDER.findall(prompt.system)]:
             fields = ", ".join(task.fields)
-            _must(field in task.fields, f"prompts.{name} shows {{{{{field}}}}}, which is no field; fields are {fields}")
+            _must(field in task.fields, f"prompts.{name} shows {{{{{field}}}}}, not a field; fields are {fields}")
     for name, decoding in task.decoding.items():
         for setting in ("temperature", "top_p", "top_k"):
             same = getattr(decoding, setting) == getattr(Decoding, setting)
@@ -111,7 +111,7 @@ def _check_source(source: Source) -> None:
         _must(source.generated in GENERATED, f"source.generated must be one of {', '.join(GENERATED)}")
         _must(bool(source.rows), "source.generated needs source.rows: how many of each split")
         alone = Source(generated=source.generated, rows=source.rows)
-        _must(source == alone, "source.generated must have nothing but rows beside it")
+        _must(source == alone, "source.generated may have rows in addition, nothing else")
         return
     _must(bool(source.files or source.local), "source needs hub and files, local, or generated")
     together = bool(source.hub) == bool(source.files) and bool(source.hub or not source.revision)

@@ -430,7 +430,7 @@ ONE = '{"prompt": "p", "completions": ["a"], "correctness": [1]}'
         ([*BENCH, "--model", "{prm}"], "", "give --reference MODEL, or --reference none"),
         ([*BENCH, "--splits", "math"], "", "--threshold-split gsm8k is not among --splits math"),
         ([*BENCH, "--data", "nowhere"], "", "nowhere is not a folder"),
-        ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is no dtype of torch"),
+        ([*BENCH, "--dtype", "float7"], "", "dtype='float7' is not a dtype of torch"),
         ([*BENCH, "--max-length", "5"], "", "no response has a step score to fit a threshold on; raise --max-length"),
         ([*STEPS_BENCH, "--data", "nowhere"], "", "nowhere is neither a file nor a folder with .jsonl or .parquet"),
         (STEPS_BENCH, '{"idx": "a", "classification": "b"}', "row 1: no field 'modified_question'; it has"),

@@ -157,7 +157,7 @@ def test_flags_that_do_not_fit_together_are_one_line():
         ("--backend server --model m", "--base-url"),
         ("--backend vllm", "--model"),
         ("--backend server --base-url http://h --revision f", "--revision means nothing to --backend server"),
-        ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is no URL"),
+        ("--backend server --model m --base-url localhost:8000", "--base-url localhost:8000 is not a URL"),
         ("--backend server --model m --base-url http://me:secret@h", "holds a user name or password"),
     ):
         with pytest.raises(BackendError, match=message):

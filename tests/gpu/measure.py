@@ -330,7 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     parser.add_argument("--tiny", action="store_true", help="sizes of a test")
-    parser.add_argument("--output", type=Path, help="default: results/DEVICE.json beside this file")
+    parser.add_argument("--output", type=Path, help="default: results/DEVICE.json next to this file")
     arguments = parser.parse_args()
     if not CUDA and not arguments.tiny:
         raise SystemExit("no CUDA device; VERL_PLATFORM=cpu and --tiny try the measurements on the CPU")

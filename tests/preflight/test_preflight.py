@@ -499,7 +499,7 @@ def test_the_command_prints_one_line_per_problem_and_exits_with_2_before_ray_sta
     for key in ("prime.filter.lower=", "data.train_files:", "data.val_files:", "actor_rollout_ref.model.path:"):
         assert sum(line.startswith(f"prime_ext: {key}") for line in lines) == 1, (key, lines)
     assert "Traceback" not in done.stderr and "VERL_PLATFORM" not in "".join(lines)
-    assert not list(tmp_path.iterdir()), "a refused run leaves nothing behind"
+    assert not list(tmp_path.iterdir()), "a refused run leaves nothing"
 
 
 def test_check_ends_after_the_checks(monkeypatch, capsys):

@@ -287,7 +287,7 @@ REFUSED = {
     "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
     "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
     "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
-    "is no /classify server": lambda answer: {"text": "hello"},
+    "is not a /classify server": lambda answer: {"text": "hello"},
     "does not answer with JSON": lambda answer: web.Response(text="<html>"),
 }
 

@@ -12,7 +12,7 @@ from prime_ext.tasks.task_rows import default_split, load_problems
 SAMPLES = Path(__file__).resolve().parents[1] / "fixtures"
 WHOLE = Path(os.environ["PRIME_EXT_DATA"]) if os.environ.get("PRIME_EXT_DATA") else None
 if WHOLE and not WHOLE.is_dir():
-    raise FileNotFoundError(f"PRIME_EXT_DATA={WHOLE} is no folder; unset it for the samples of the repository")
+    raise FileNotFoundError(f"PRIME_EXT_DATA={WHOLE} is not a folder; unset it for the samples of the repository")
 
 
 def data_folder(*files: str) -> Path:

@@ -43,7 +43,7 @@ def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tu
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = getattr(torch, dtype or ("float32" if place.type == "cpu" else "bfloat16"), None)
     if not isinstance(chosen, torch.dtype):
-        raise StepRMError(f"dtype={dtype!r} is no dtype of torch")
+        raise StepRMError(f"dtype={dtype!r} is not a dtype of torch")
     return place, chosen
 
 

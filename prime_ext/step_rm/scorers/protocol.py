@@ -104,7 +104,7 @@ def calibrated(values: Sequence[float], order: Sequence[int], temperature: float
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
         raise StepRMError(f"{where} gave scores that are not finite numbers: {[str(value) for value in values]}")
     if min(values) < 0 or abs(sum(values) - 1) > 0.02:
-        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are no probabilities (logits?)")
+        raise StepRMError(f"{where} gave {[round(v, 4) for v in values]}, which are not probabilities (logits?)")
     if temperature != 1:
         largest = max(values)
         values = [(value / largest) ** (1 / temperature) for value in values]

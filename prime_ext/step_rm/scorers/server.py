@@ -85,7 +85,7 @@ class ClassifyScorer(StepScorer):
             raise StepRMError(f"{self.url} does not answer with JSON: {error}") from error
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
-            raise StepRMError(f"{self.url} is no {_PATH} server: its answer has no list 'data'")
+            raise StepRMError(f"{self.url} is not a {_PATH} server: its answer has no list 'data'")
         if len(data) != len(batch):
             raise StepRMError(f"{self.url} gave {len(data)} results for {len(batch)} inputs")
         return [[self._score(item)] for item in sorted(data, key=lambda item: item.get("index", 0))]

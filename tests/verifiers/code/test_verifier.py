@@ -171,7 +171,7 @@ class TestTheGrader:
         ("cases", "detail"),
         [
             ("not json", "test cases: no JSON"),
-            ({"test": "x = = 1"}, "the tests are no Python"),
+            ({"test": "x = = 1"}, "the tests are not Python"),
             ({"test_list": ["assert f() == 1"], "test_imports": ["import no_such_module"]}, "no_such_module"),
         ],
     )

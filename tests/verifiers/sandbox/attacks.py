@@ -10,7 +10,7 @@ from string import Template
 
 FILES = {
     "write outside": "open('$MARKER', 'w').write('x'); print('BREACH')",
-    "write beside the working directory": "import os; open(os.path.join('..', 'x'), 'w'); print('BREACH')",
+    "write next to the working directory": "import os; open(os.path.join('..', 'x'), 'w'); print('BREACH')",
     "make a file by descriptor": "import os; os.open('$MARKER', os.O_CREAT | os.O_WRONLY); print('BREACH')",
     "make a directory outside": "import os; os.mkdir('$MARKER'); print('BREACH')",
     "read a file outside": "print('BREACH', open('$SECRET').read())",
