@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, FiniteFloat
+from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, logging
 
 from prime_ext.algorithms import advantage, distillation, implicit_reward, prm_losses
@@ -260,7 +261,7 @@ def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: in
     special = {"pad_token_id": task.pad, "bos_token_id": task.bos, "eos_token_id": task.eos}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=task.layers, initializer_range=0.08, **size, **special))
     learner = Learner(model, 3e-3, warm_up=50, end=steps, beta2=0.98)
-    for _ in range(steps):
+    for _ in trange(steps, desc=f"training {folder}"):
         problems = task.draw(batch_size, generator)
         response_BT = task.demonstrate(problems, 1.0, generator)
         rollouts = Rollouts(*pad_left(task.prompts(problems), task.pad), response_BT, response_BT != task.pad)
@@ -440,7 +441,6 @@ def main() -> None:
     except (SettingsError, SourceError, TextError, OSError) as error:
         raise SystemExit(f"error: {str(error).splitlines()[0]}") from None
     if not options.model and not start.exists():
-        print(f"{start}: training the start", flush=True)
         write_start(task, start)
     for point in Trainer(task, settings, options.seed, start, options.device).train(options.rollouts):
         print("  ".join(f"{name} {value}" for name, value in point.items()), flush=True)

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ import metric_names
 import psutil
 import pytest
 import torch
-from forked_workers import with_forks
+from forked_workers import python, server_of_this_process, with_forks
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from prime_ext.run.checkpoint import MARKER
@@ -29,8 +28,7 @@ from recipes.smoke.prepare import write_model
 TIMEOUT = 1800
 # Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need another attempt.
 RAY_STARTS = 3
-# Clocks and memory differ between runs, the rollout engine's log-probabilities by the rounding of its batches, and how
-# far it generates ahead by its speed.
+# Clocks and memory differ between runs, log-probabilities of rollouts by rounding, and prompts ahead by the speed.
 NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/")
 NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
 
@@ -47,7 +45,7 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
     """Return the command line of a small run that writes its checkpoints below ``output``."""
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
     return [
-        sys.executable, "-u", "-m", module, *stock, "--config-name=prime_trainer_cpu",
+        python(), "-m", module, *stock, "--config-name=prime_trainer_cpu",
         f"data.train_files={inputs}/train.parquet",
         f"data.val_files={inputs}/val.parquet",
         "data.train_batch_size=4",
@@ -89,13 +87,11 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def start(
-    inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train", forks: bool = True
-) -> subprocess.Popen[bytes]:
-    """Start a run, whose output is appended to ``log.txt``; ``forks``: workers are forks."""
+def start(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> subprocess.Popen[bytes]:
+    """Start a run, whose output is appended to ``log.txt``."""
     output.mkdir(parents=True, exist_ok=True)
     words = command(inputs, output, overrides, module)
-    known = with_forks(environment(output)) if forks else environment(output)
+    known = with_forks(environment(output))
     if module != "prime_ext.train":
         # What prime_ext.train makes of the key modules.
         known["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin,parity_verifier"
@@ -104,8 +100,7 @@ def start(
 
 
 def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
-    """Run :func:`start` with these arguments to the end; a failure shows the end of the log. What is logged has to be
-    in docs/reference/metrics.md."""
+    """Run :func:`start` to the end; a failure shows the end of the log. The metrics page must name what is logged."""
     for _ in range(RAY_STARTS):
         begin = log_size(output)
         process = start(inputs, output, *arguments, **options)
@@ -143,9 +138,9 @@ def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], wh
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)
-        process = start(inputs, output, overrides, forks=False)
-        # Ray's workers have sessions of their own and would live on for a while: kill the whole tree at once.
-        tree = psutil.Process(process.pid)
+        process = start(inputs, output, overrides)
+        # Ray's workers have sessions of their own and would live on for a while: kill all forks and what they started.
+        tree = psutil.Process(server_of_this_process()[1].pid)
         wait_for(saved / MARKER, process)
         members = [] if process.poll() is not None else tree.children(recursive=True)
         wait_for(saving, process)
@@ -156,7 +151,7 @@ def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], wh
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
         # Processes that have started since are killed, too.
-        for later in [*tree.children(recursive=True), tree]:
+        for later in tree.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 later.kill()
         process.wait()

@@ -2,12 +2,11 @@
 """The agent's recipe from data to report, two steps long: real episodes of several turns through verl's main."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import e2e_harness as harness
 import pytest
-from forked_workers import with_forks
+from forked_workers import python, with_forks
 
 from prime_ext.generate import export
 from prime_ext.run.metrics_file import read_metrics
@@ -27,9 +26,9 @@ def train(run):
     """Make data, run SFT, and train for two steps, as the recipe does."""
     write_data(run / "data", train_size=64, test_size=24, sft_size=16_000, mean_error=0.1)
     words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
-    environment = {**harness.environment(run), **KNOBS, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    environment = {**harness.environment(run), **KNOBS, "PYTHON": python(), "PYTHONPATH": str(ROOT)}
     environment = with_forks(environment)
-    subprocess.run([sys.executable, "-m", "recipes.agent.sft", *words], check=True, cwd=ROOT, env=environment)
+    subprocess.run([python(), "-m", "recipes.agent.sft", *words], check=True, cwd=ROOT, env=environment)
     write_json(run / "evaluation_before.json", evaluate(run / "sft", run / "data" / "test.parquet"))
     (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))
     (run / "seconds.tsv").write_text("prime\t1\n")
@@ -61,7 +60,7 @@ def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):
     assert "Traceback" not in (run_dir / "log.txt").read_text()
     for role in ("policy", "prm"):
         words = [str(run_dir / "checkpoints"), str(run_dir / role), "--role", {"policy": "actor"}.get(role, role)]
-        subprocess.run([sys.executable, "-m", export.__name__, *words], check=True, cwd=ROOT)
+        subprocess.run([python(), "-m", export.__name__, *words], check=True, cwd=ROOT)
     write_json(run_dir / "evaluation_after.json", evaluate(run_dir / "policy", run_dir / "data" / "test.parquet"))
     summary = report(run_dir)
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5

@@ -4,12 +4,12 @@ It is PRIME-D with all that its PRM can be trained on: besides models and optimi
 gate and the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
 
 import subprocess
-import sys
 
 import e2e_harness as harness
 import pytest
 import torch
 from e2e_harness import weights
+from forked_workers import python
 from transformers import AutoModelForCausalLM
 
 from prime_ext.generate.prm_description import read_description
@@ -69,7 +69,7 @@ def test_both_pulls_are_in_the_loss(runs):
 @pytest.mark.parametrize("part", ["actor", "prm"])
 def test_the_final_models_are_exported_unchanged(runs, part, tmp_path):
     checkpoint = runs[1] / "checkpoints" / f"global_step_{STEPS}"
-    command = [sys.executable, "-m", "prime_ext.generate.export", str(checkpoint / part), str(tmp_path / "exported")]
+    command = [python(), "-m", "prime_ext.generate.export", str(checkpoint / part), str(tmp_path / "exported")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")

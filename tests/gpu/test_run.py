@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import runs
+from forked_workers import python
 from omegaconf import OmegaConf
 from recipe_calls import calls_of, overrides_of
 
@@ -26,7 +27,7 @@ ENVIRONMENT = os.environ | {"DEVICE": "cpu", "PYTHON": sys.executable}
 
 @pytest.mark.slow
 def test_the_measurements_run_on_the_cpu(tmp_path):
-    environment = ENVIRONMENT | {"RESULTS": str(tmp_path), "LIMIT": "3000"}
+    environment = ENVIRONMENT | {"RESULTS": str(tmp_path), "LIMIT": "3000", "PYTHON": python()}
     command = ["bash", "tests/gpu/run.sh", "measure"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

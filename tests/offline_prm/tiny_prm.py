@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked_workers import python
 from tiny_llama import save_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def train(arguments):
     """Run the command as a user would."""
     environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "prime_ext.offline_prm", *arguments]
+    command = [python(), "-m", "prime_ext.offline_prm", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
 
 

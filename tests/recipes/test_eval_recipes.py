@@ -4,11 +4,11 @@
 import os
 import re
 import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 from benchmark_rows import SAMPLES
+from forked_workers import python
 from recipe_calls import RECIPES, calls_of
 from tiny_llama import save_llama
 
@@ -45,7 +45,7 @@ def test_a_recipe_evaluates_a_tiny_model_and_fails_with_it(tmp_path):
     task = tmp_path / "some_of_awpnli.yaml"
     task.write_text("name: some_of_awpnli\nextends: awpnli\ntitle: Some of AwpNLI\nsource: {rows: null}\n")
     model = save_llama(tmp_path / "model", max_positions=4096)
-    knobs = {"TASKS": str(task), "DATA": str(SAMPLES), "OUTPUT_DIR": str(tmp_path / "out"), "PYTHON": sys.executable}
+    knobs = {"TASKS": str(task), "DATA": str(SAMPLES), "OUTPUT_DIR": str(tmp_path / "out"), "PYTHON": python()}
 
     def run(*words):
         command = ["bash", str(RECIPES / "eval_pspo.sh"), *words, "--limit", "2", "--max-new-tokens", "12"]

@@ -6,12 +6,11 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from forked_workers import with_forks
+from forked_workers import python, with_forks
 
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import PairEncoder, PairFormat
@@ -153,7 +152,7 @@ def test_the_reward_model_starts_from_the_policy_and_reads_its_tokens(tmp_path):
 
 @pytest.mark.slow
 def test_two_runs_are_equal_bit_for_bit_on_one_core_or_more_and_where_one_is_resumed(tmp_path):
-    knobs = {"PYTHON": sys.executable, "SAVE_FREQ": "1", "PROMPTS": "8", "ROLLOUTS": "4"}
+    knobs = {"PYTHON": python(), "SAVE_FREQ": "1", "PROMPTS": "8", "ROLLOUTS": "4"}
     environment = with_forks(os.environ | knobs)
     ends, data, sft = [], tmp_path / "data", tmp_path / "sft"
     write_data(data, train_size=64, val_size=4, test_size=4, sft_size=3000, labeled_size=400)
@@ -176,7 +175,7 @@ def test_two_runs_are_equal_bit_for_bit_on_one_core_or_more_and_where_one_is_res
         finally:
             os.sched_setaffinity(0, cores)
         words = ["-m", "prime_ext.generate.export", run / "checkpoints", run / "policy"]
-        subprocess.run([sys.executable, *words], check=True, timeout=600)
+        subprocess.run([python(), *words], check=True, timeout=600)
         models = [(run / part / "model.safetensors").read_bytes() for part in ("step_rm_honest/model", "policy")]
         ends.append((*models, *((run / "responses" / f"{step}.jsonl").read_text() for step in (1, 2))))
         metrics = read_metrics(run / "metrics.jsonl")

@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from forked_workers import python
 from kept_compositions import keep_compositions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def run_ranks(program: Path, arguments: list, folders: dict[int, Path], **enviro
         **environment,
     }
     words = [f"{n}={folder}" for n, folder in folders.items()]
-    command = [sys.executable, __file__, str(program), " ".join(words), *map(str, arguments)]
+    command = [python(), __file__, str(program), " ".join(words), *map(str, arguments)]
     done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=900)
     logs = [log.read_text()[-3000:] for folder in folders.values() for log in sorted(folder.glob("rank*.log"))]
     assert done.returncode == 0, "\n".join([*logs, done.stderr[-3000:]])

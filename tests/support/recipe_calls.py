@@ -3,11 +3,10 @@
 
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from forked_workers import with_forks
+from forked_workers import python, with_forks
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -29,7 +28,7 @@ def calls_of(folder, script, *words, **knobs):
 
 def run_shrunk(folder, script, *words, timeout=1800):
     """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
-    environment = with_forks(os.environ | {"SHRINK": "1", "PYTHON": sys.executable, "OUTPUT_DIR": str(folder)})
+    environment = with_forks(os.environ | {"SHRINK": "1", "PYTHON": python(), "OUTPUT_DIR": str(folder)})
     log = folder / "log.txt"
     with log.open("w") as stream:
         command = ["bash", str(RECIPES / script), *words]
