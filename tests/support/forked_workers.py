@@ -33,7 +33,11 @@ def server_of_this_process() -> tuple[str, "subprocess.Popen[bytes]"]:
     """Start the server; returns its socket, and the process, whose input closes when this one ends."""
     path = os.path.join(tempfile.mkdtemp(), "socket")
     known = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return path, subprocess.Popen([sys.executable, __file__, "--serve", path], stdin=subprocess.PIPE, env=known)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        words = [sys.executable, __file__, "--serve", str(listener.fileno())]
+        return path, subprocess.Popen(words, stdin=subprocess.PIPE, env=known, pass_fds=[listener.fileno()])
 
 
 def with_forks(environment: Mapping[str, str]) -> dict[str, str]:
@@ -85,11 +89,8 @@ def become(words: list[str], environment: dict[str, str], folder: str, cores: li
     run(sys.argv[0], run_name="__main__")
 
 
-def serve(path: str) -> None:
+def serve(listener: socket.socket) -> None:
     """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen(64)
     for module in PRELOADED:
         importlib.import_module(module)
     askers: dict[int, socket.socket] = {}
@@ -123,6 +124,6 @@ def serve(path: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(sys.argv[2])
+        serve(socket.socket(fileno=int(sys.argv[2])))
     else:
         sys.exit(ask_for_fork(sys.argv[1], sys.argv[2:]))
