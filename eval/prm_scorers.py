@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from eval.prm_data import Response
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.scorers.local import length_buckets, padded
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -63,7 +63,7 @@ class LogProbModel:
             hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
             head_VH = self.model.get_output_embeddings().weight
-            log_prob_N, _ = chunked_log_probs_and_entropy(
+            log_prob_N, _ = compute_log_probs_and_entropy(
                 hidden_NH, head_VH, target_N, chunk=self.chunk, with_entropy=False
             )
         else:

@@ -17,7 +17,7 @@ from eval.formats import NONE, flatten, interval, number, percent, score, show_p
 from eval.published import PAPERS, best_published, known_differences, our_score, paper_table
 from eval.results import FinishedRun, TaskRun, load_run
 from prime_ext.utils.files import write_text
-from prime_ext.utils.report_page import Page, one_line
+from prime_ext.utils.report_page import Page, join_lines
 from prime_ext.utils.run_store import Row, RunError, command
 
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
@@ -114,10 +114,10 @@ def _add_task(page: Page, task: TaskRun) -> None:
     for kind, row in choose_examples(task).items():
         with page.details(f"A response that is {kind}"):
             page.code(show_prompt(row["prompt"]))
-            answer = "none" if row["extracted"] is None else one_line(row["extracted"], 200)
+            answer = "none" if row["extracted"] is None else join_lines(row["extracted"], 200)
             page.text(
                 f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-                f"Answer: {answer}. Gold: {one_line(row['gold'], 200)}. {one_line(row['detail'], 400)}"
+                f"Answer: {answer}. Gold: {join_lines(row['gold'], 200)}. {join_lines(row['detail'], 400)}"
             )
             page.code(row["response"])
     with page.details("Settings and hashes"):

@@ -32,7 +32,7 @@ from prime_ext.algorithms import advantage, distillation, implicit_reward, prm_l
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.returns import last_token_mask, normalize_by_batch_max
+from prime_ext.algorithms.returns import mark_last_token, normalize_by_batch_max
 from prime_ext.config.checks import SettingsError, read
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.tasks.last_digit_chain import error_probability
@@ -343,7 +343,7 @@ class Trainer:
         settings, ce = self.settings, prm_losses.PRM_LOSSES["ce"]
         first_BT = torch.zeros_like(batch.reference_BT)
         if settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
-            self.prm.bias.data.fill_(prm_losses.logit_of_mean(float(batch.outcome_B.mean())))
+            self.prm.bias.data.fill_(prm_losses.compute_logit(float(batch.outcome_B.mean())))
         order_B = torch.randperm(len(first_BT), generator=self.prm_rng)
         for rows in order_B.split(settings["prm.mini_batch_size"]):
             part = batch.rows(rows)
@@ -357,7 +357,7 @@ class Trainer:
 
     def advantages(self, batch: Rollouts, gate: float, scores: Scores | None) -> torch.Tensor:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
-        settings, reward_BT = self.settings, batch.outcome_B[:, None] * last_token_mask(batch.mask_BT)
+        settings, reward_BT = self.settings, batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
         if scores and settings["prime.process.form"] == "sampled":
             reward_BT = implicit_reward.process_rewards(scores[0], settings["prm.beta"])

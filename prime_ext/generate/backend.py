@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import RunError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Response:
 
 def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
     """Return the response to a request that has none."""
-    return Response(request.key, "", 0, prompt_tokens, "failed", one_line(detail))
+    return Response(request.key, "", 0, prompt_tokens, "failed", join_lines(detail))
 
 
 class BackendError(RunError):

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, prm_description
 from prime_ext.utils.files import atomic_path, read_json, write_text
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -90,7 +90,7 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
         try:
             shard = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds
-            raise BackendError(one_line(f"{path} cannot be read: {error}")) from error
+            raise BackendError(join_lines(f"{path} cannot be read: {error}")) from error
         for name, value in shard.items():
             placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
             parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)

@@ -15,7 +15,7 @@ from prime_ext.generate.backend import Backend, BackendError, Request
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -73,7 +73,7 @@ def loading(name: str) -> Iterator[None]:
     except BackendError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
-        raise BackendError(one_line(f"{name} cannot be loaded: {error}")) from error
+        raise BackendError(join_lines(f"{name} cannot be loaded: {error}")) from error
 
 
 class LocalBackend(Backend):
@@ -126,7 +126,7 @@ class LocalBackend(Backend):
         try:
             return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
+            raise BackendError(join_lines(f"the chat template of {self.name} refuses the chat: {error}")) from None
 
     def ids(self, request: Request) -> list[int]:
         """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as :meth:`text`."""

@@ -14,7 +14,7 @@ import openai
 from anyio.from_thread import start_blocking_portal
 
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, stream
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
@@ -63,7 +63,9 @@ class ServerBackend(Backend):
         except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
         except openai.APIConnectionError as error:
-            raise BackendError(one_line(f"{url} cannot be reached, is the server running? {error.__cause__}")) from None
+            raise BackendError(
+                join_lines(f"{url} cannot be reached, is the server running? {error.__cause__}")
+            ) from None
         except (AttributeError, TypeError, ValueError):
             raise BackendError(f"{url} is not OpenAI's interface: the answer has no list 'data' of models") from None
         if not self._wanted and len(entries) == 1:
@@ -71,7 +73,7 @@ class ServerBackend(Backend):
         if self._wanted in entries:
             return entries[self._wanted]
         asked = f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
-        raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
+        raise BackendError(join_lines(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
 
     def description(self) -> dict[str, Any]:
         told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
@@ -96,7 +98,7 @@ class ServerBackend(Backend):
 
     def _hide_key(self, text: str) -> str:
         """Return one line without the key, which servers repeat in their answer."""
-        return one_line(text.replace(self._key, "***") if self._key else text)
+        return join_lines(text.replace(self._key, "***") if self._key else text)
 
     async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
         waiting = iter(requests)

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
-from prime_ext.config.checks import nearest
+from prime_ext.config.checks import guess
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
 from prime_ext.preflight.prm import has_adapter
 
@@ -53,7 +53,7 @@ def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
     names = sorted(known)
     if name not in names:
         more = "; modules=[my_module] imports a module of yours that registers one"
-        yield f"{key}={name} is not one of {', '.join(names)}{nearest(name, names) or more}"
+        yield f"{key}={name} is not one of {', '.join(names)}{guess(name, names) or more}"
 
 
 def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
@@ -80,7 +80,7 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{nearest(mode, modes)}"
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{guess(mode, modes)}"
     for section in (ACTOR, PRM) if mode not in VERL_MODES else ():
         if OmegaConf.select(config, f"{section}.checkpoint.async_save"):
             key = f"{section}.checkpoint.async_save=true"

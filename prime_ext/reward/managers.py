@@ -87,7 +87,7 @@ class StepScoresRewardManager(PromptRewardManager):
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         steps = read(Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps")
-        return steps, step_scorer_settings.scorer_of(config)
+        return steps, step_scorer_settings.require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
@@ -141,7 +141,7 @@ class PSPORewardManager(StepScoresRewardManager):
     """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is set."""
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        self.settings, of_scorer = pspo_settings.sections_of(config)
+        self.settings, of_scorer = pspo_settings.read_pspo_sections(config)
         self._price = ChainPricing(self.settings)
         return self.settings.steps, of_scorer
 

@@ -16,8 +16,8 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 
-from prime_ext.config.engines import longest_sequence
-from prime_ext.config.modules import VARIABLE, variable_with
+from prime_ext.config.engines import find_longest_sequence
+from prime_ext.config.modules import VARIABLE, extend_variable
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
@@ -45,7 +45,7 @@ class GuardedRunMixin(_Trainer):
         Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a folder in use.
         """
         if unknown := [module for module in self.config.get("modules", ()) if module not in sys.modules]:
-            remedy = f"start with prime_ext.train, or export {VARIABLE}={variable_with(unknown)}"
+            remedy = f"start with prime_ext.train, or export {VARIABLE}={extend_variable(unknown)}"
             raise RunError(f"modules={unknown} are not loaded: {remedy}")
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
@@ -95,7 +95,7 @@ class GuardedRunMixin(_Trainer):
         """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
-        longest = longest_sequence(self.config)
+        longest = find_longest_sequence(self.config)
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, longest, self._end_tokens())
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)

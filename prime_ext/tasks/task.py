@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, one_of
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, limit_to
 from prime_ext.tasks.cells import Columns, Shown, cell, filled, has, held, text_of_cell
 from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.utils.rows import BadRow
@@ -56,7 +56,7 @@ class Source:
         return self.local if local else self.files
 
 
-Style = Annotated[Text, one_of(STYLES)]
+Style = Annotated[Text, limit_to(STYLES)]
 Answer = Annotated[str, BeforeValidator(str)]
 AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 

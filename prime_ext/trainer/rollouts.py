@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.settings import PrimeSettings
@@ -158,6 +158,6 @@ def find_turns(
 
 def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the last valid token."""
-    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    inside_BT, last_BT = mask_BT.bool(), mark_last_token(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
     return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)
