@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_preprocessing.problems import Problem, Source
-from prime_ext.tasks.cells import first_of, held, text_of_cell
+from prime_ext.tasks.cells import describe_columns, find_column, read_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import extract_answer
 
@@ -45,20 +45,20 @@ def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
     """
     problem, solution = _cell(row, *_PROBLEM_COLUMNS), _optional(row, "solution")
     if not solution and not any(name in row for name in _ANSWER_COLUMNS):
-        raise BadRow(f"neither column solution nor answer; {held(row)}")
+        raise BadRow(f"neither column solution nor answer; {describe_columns(row)}")
     answer = _optional(row, *_ANSWER_COLUMNS) or extract_answer(solution) or ""
     return {"problem": problem, "solution": solution, "answer": answer}
 
 
 def _cell(row: Mapping[str, Any], *columns: str) -> str:
-    name = first_of(row, columns)
-    return text_of_cell(row[name], name)
+    name = find_column(row, columns)
+    return read_cell(row[name], name)
 
 
 def _optional(row: Mapping[str, Any], *columns: str) -> str:
     """Return the text of the first of the columns that is there and not empty; an empty text without one."""
     name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
-    return "" if name is None else text_of_cell(row[name], name)
+    return "" if name is None else read_cell(row[name], name)
 
 
 MATH_SOURCES = (

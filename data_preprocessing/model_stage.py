@@ -23,7 +23,7 @@ from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import row_faults, write_rows
-from prime_ext.utils.rows import BadRow, SourceError, batched
+from prime_ext.utils.rows import BadRow, SourceError, make_batches
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
@@ -102,7 +102,7 @@ def run_stage(
     with unfinished(options.output_dir) as hidden:
         tally = Tally([title])
         for path, output in outputs.items():
-            chunks = batched(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
+            chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
             rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
             written[output.name] = write_rows(hidden / output.name, schema(path), rows)
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}

@@ -26,7 +26,7 @@ import pyarrow as pa
 from data_preprocessing.command import build_parser, named_files, program, unfinished
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.text_similarity import near_groups
-from prime_ext.step_rm.question_split import split_of
+from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
@@ -113,7 +113,7 @@ def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
     if options.splits == "test":
         return "test"
     if options.splits == "hashed":
-        return split_of(group, options.validation, options.test, options.seed)
+        return pick_split(group, options.validation, options.test, options.seed)
     if place.split == "all":
         raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
     return place.split

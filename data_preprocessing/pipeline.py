@@ -48,7 +48,7 @@ from data_preprocessing.problems import Problem, Source, SplitRows, find_splits,
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, read
-from prime_ext.step_rm.question_split import split_of
+from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
@@ -200,7 +200,7 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
             tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
         else:
             if problem.split == "train":
-                problem = replace(problem, split=split_of(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
+                problem = replace(problem, split=pick_split(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
             tally.read[problem.split, problem.data_source] += 1
             yield problem
 

@@ -30,7 +30,7 @@ from data_preprocessing.stages import show_progress
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
-from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import register_source
 
 # Different faults.
@@ -135,7 +135,7 @@ class Validator:
         for path in files:
             read_parquet_schema(path)
             number = 0
-            for number, row in enumerate(show_progress(whole_rows(path), path.name), start=1):
+            for number, row in enumerate(show_progress(read_rows(path), path.name), start=1):
                 await self._check(row, f"{path.name} row {number}")
             if number == 0:
                 raise SourceError(f"{path} has no rows")

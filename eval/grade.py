@@ -17,7 +17,7 @@ from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, key_
 from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
-from prime_ext.utils.files import numbered_lines, write_json
+from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
 
@@ -48,7 +48,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     path, n = folder / PROBLEMS, task["decoding"]["n"]
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
-    rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
+    rows = [parse_object(line, f"{path} line {number}") for number, line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if set(row) != set(PROBLEM_FIELDS) or not isinstance(row["gold"], str):
             held = f"the gold answer {row['gold']!r}" if "gold" in row else "no gold answer"

@@ -14,7 +14,7 @@ from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.task import Decoding, Problem, Task
 from prime_ext.tasks.task_file import load_task, task_names
-from prime_ext.tasks.task_rows import default_split, load_problems
+from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
@@ -107,7 +107,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
         shown = {own: show(task, one, options.prompt, system, shot, options.raw) for own, one in problems.items()}
         one = Planned(
             task=task,
-            split=options.split or default_split(task, local=options.data is not None),
+            split=options.split or choose_default_split(task, local=options.data is not None),
             problems=problems,
             prompt_name=options.prompt,
             shown=shown,

@@ -30,7 +30,7 @@ from eval.prm_metrics import (
 )
 from eval.prm_scorers import SCORE_KINDS, step_scores
 from eval.statistics import majority_score, pass_probability
-from prime_ext.generate.prm_description import right_probability
+from prime_ext.generate.prm_description import compute_right_probability
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
@@ -196,7 +196,7 @@ def candidate_results(
         line = {"id": problem.id, "response": place, "chosen": number in chosen, "scores": scores}
         line["correct"] = None if problem.correct is None else problem.correct[place]
         if trained and scores[judge] is not None:
-            line["probability"] = right_probability(description, scores[judge])
+            line["probability"] = compute_right_probability(description, scores[judge])
         lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
     return results, lines
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from eval.prm_data import Response
 from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.step_rm.scorers.local import length_buckets, padded
+from prime_ext.step_rm.scorers.local import length_buckets, pad_inputs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
@@ -56,7 +56,7 @@ class LogProbModel:
     @torch.no_grad()
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Return log-probabilities of the response tokens of each row, float32 on the host."""
-        id_BT, mask_BT = (part.to(self.device) for part in padded([torch.tensor(t.ids) for t in batch], pad))
+        id_BT, mask_BT = (part.to(self.device) for part in pad_inputs([torch.tensor(t.ids) for t in batch], pad))
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
         target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
         if self.chunked:

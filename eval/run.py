@@ -214,7 +214,7 @@ def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> N
         for name in list(one.problems)[:number]:
             request = one.request(name, 0)
             try:
-                text, how = backend.shown(request), "exactly what the model sees"
+                text, how = backend.render_prompt(request), "exactly what the model sees"
             except BackendError as error:
                 text, how = json.dumps(request.prompt, indent=2, ensure_ascii=False), f"the chat; {error}"
             print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")

@@ -36,8 +36,8 @@ from prime_ext.algorithms.returns import mark_last_token, normalize_by_batch_max
 from prime_ext.config.checks import SettingsError, read
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.tasks.last_digit_chain import error_probability
-from prime_ext.utils.files import atomic_path
-from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.files import write_atomically
+from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 from prime_ext.verifiers.math import MathVerifier
 
@@ -147,7 +147,7 @@ class TextTask:
     """
 
     def __init__(self, model: str, data: str, limit: int):
-        rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in whole_rows(Path(data))]
+        rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in read_rows(Path(data))]
         self.held_out, self.limit = min(200, len(rows) // 2), limit
         self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
         self.encoder, self.verifier = TextEncoder(AutoTokenizer.from_pretrained(model)), MathVerifier()
@@ -265,7 +265,7 @@ def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: in
         response_BT = task.demonstrate(problems, 1.0, generator)
         rollouts = Rollouts(*pad_left(task.prompts(problems), task.pad), response_BT, response_BT != task.pad)
         learner.minimize(-rollouts.log_probs(rollouts.logits(model)).mean())
-    with atomic_path(folder) as temporary:
+    with write_atomically(folder) as temporary:
         model.save_pretrained(temporary)
 
 

@@ -19,10 +19,10 @@ from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.modules import import_modules
 from prime_ext.config.variant import variant_line
-from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
-from prime_ext.run.resume import identity_of, refusal
+from prime_ext.run.resume import read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
 
 _LONGEST = 300
@@ -89,7 +89,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if problem := check_run_folder(config, only_check) or refusal(config, identity_of(config)):
+        if problem := check_run_folder(config, only_check) or refusal(config, read_identity(config)):
             raise SettingsError(problem)
     except SettingsError as error:
         print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
@@ -135,7 +135,7 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     if usage.free < 0.01 * usage.total:
         sizes = f"{usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left"
         parts.append(f"the disk of {folder} is full ({sizes})")
-    if steps := complete_steps(checkpoints):
+    if steps := find_complete_steps(checkpoints):
         newest = f"{checkpoints}/global_step_{steps[-1]}"
         parts.append(f"the newest whole checkpoint is {newest}, and the same command goes on from there")
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
 
@@ -35,6 +35,6 @@ def draw_smoothed(axis: Axes, places: np.ndarray, values: np.ndarray, color: str
 
 def save(figure: plt.Figure, path: Path, dpi: int = 130) -> None:
     """Write the picture, atomically."""
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         figure.savefig(temporary, dpi=dpi)
     plt.close(figure)

@@ -58,7 +58,7 @@ class Response:
     detail: str = ""
 
 
-def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
+def build_failure(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
     """Return the response to a request that has none."""
     return Response(request.key, "", 0, prompt_tokens, "failed", join_lines(detail))
 
@@ -93,7 +93,7 @@ class Backend:
         """Raise ``BackendError`` for the first request that cannot be answered, such as a prompt that is too long."""
         raise NotImplementedError
 
-    def shown(self, request: Request) -> str:
+    def render_prompt(self, request: Request) -> str:
         """Return exactly the text that the model sees. Raises ``BackendError`` if this backend cannot tell."""
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, prm_description
-from prime_ext.utils.files import atomic_path, read_json, write_text
+from prime_ext.utils.files import read_json, write_atomically, write_text
 from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
 
@@ -154,7 +154,7 @@ def build_model(
 
 def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
     """Write model, configuration, tokenizer and more text files; the folder appears when it is complete."""
-    with atomic_path(output) as temporary:
+    with write_atomically(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         for name, text in files.items():

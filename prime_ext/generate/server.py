@@ -13,7 +13,7 @@ import anyio
 import openai
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, stream
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, build_failure, stream
 from prime_ext.utils.report_page import join_lines
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
@@ -83,7 +83,7 @@ class ServerBackend(Backend):
         # The server judges requests itself; here only whether there is such a server.
         _ = self._served
 
-    def shown(self, request: Request) -> str:
+    def render_prompt(self, request: Request) -> str:
         if isinstance(request.prompt, str):
             return request.prompt
         raise BackendError(
@@ -110,19 +110,19 @@ class ServerBackend(Backend):
             nonlocal unreachable
             for request in waiting:
                 if unreachable >= max(_UNREACHABLE, self.concurrency):
-                    put(failed(request, f"not asked: {self.url} could not be reached"))
+                    put(build_failure(request, f"not asked: {self.url} could not be reached"))
                     continue
                 try:
                     response, unreachable = await self._answer(client, request, model), 0
                 except openai.APITimeoutError:
-                    response = failed(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
+                    response = build_failure(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
                 except openai.APIConnectionError as error:
                     unreachable += 1
-                    response = failed(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
+                    response = build_failure(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
                 except openai.APIStatusError as error:
-                    response, unreachable = failed(request, status_text(error)), 0
+                    response, unreachable = build_failure(request, status_text(error)), 0
                 except ValueError as error:
-                    response, unreachable = failed(request, f"malformed answer: {error}"), 0
+                    response, unreachable = build_failure(request, f"malformed answer: {error}"), 0
                 put(replace(response, detail=self._hide_key(response.detail)))
 
         async with client, anyio.create_task_group() as group:
@@ -185,7 +185,7 @@ def read_completion(completion: Any, request: Request) -> Response:
         raise ValueError(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
     tokens, prompt_tokens = (getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt"))
     if reason not in _FINISHES:
-        return failed(request, f"the server ended the response: {reason}", prompt_tokens or 0)
+        return build_failure(request, f"the server ended the response: {reason}", prompt_tokens or 0)
     unknown = tokens is None or prompt_tokens is None
     detail = "the server does not tell lengths (usage)" if unknown else ""
     return Response(request.key, text or "", tokens or 0, prompt_tokens or 0, _FINISHES[reason], detail)

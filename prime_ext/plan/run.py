@@ -207,7 +207,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         engines["KL reference"] = freeze(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
     if config.algorithm.adv_estimator == "gae":
         engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
-        values, updates = engine.shape.with_values(), config.critic.ppo_epochs
+        values, updates = engine.shape.make_critic(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, toward which the policy is pulled.

@@ -178,7 +178,7 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
             yield f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or more"
 
 
-def attention_of(model: Any) -> str:
+def get_attention(model: Any) -> str:
     """Return which attention verl loads a model with."""
     return (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
 
@@ -192,7 +192,7 @@ def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
         yield f"{named} is not one of {', '.join(allowed)} (trainer.device={device})"
     ranks = sequence_parallel_ranks(section)
-    attention = attention_of(model)
+    attention = get_attention(model)
     if ranks > 1 and not attention.startswith("flash_attention"):
         named = f"{key}.override_config.attn_implementation={attention}"
         yield f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at flash_attention_2"

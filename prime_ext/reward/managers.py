@@ -147,8 +147,8 @@ class PSPORewardManager(StepScoresRewardManager):
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
-        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judged(data))
-        priced, reason = self._priced(scored)
+        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judge(data))
+        priced, reason = self._price_scores(scored)
         reward = 0.0 if priced.reward is None else priced.reward
         info = {
             **(verdict or {}),
@@ -161,7 +161,7 @@ class PSPORewardManager(StepScoresRewardManager):
         }
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
+    def _price_scores(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
         if scored.scores is None:
             return PricedChain(), scored.reason
         try:
@@ -169,7 +169,7 @@ class PSPORewardManager(StepScoresRewardManager):
         except ValueError as error:
             return PricedChain(), str(error)
 
-    async def _judged(self, data: DataProto) -> dict[str, Any] | None:
+    async def _judge(self, data: DataProto) -> dict[str, Any] | None:
         """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or possible."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None

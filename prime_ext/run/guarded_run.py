@@ -57,11 +57,11 @@ class GuardedRunMixin(_Trainer):
     @cached_property
     def _identity(self) -> resume.Identity:
         """Return what the run is trained with, read when it starts: files may change later."""
-        return resume.identity_of(self.config)
+        return resume.read_identity(self.config)
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
-        self._watched = workers_of(self, agent_loop_manager)
+        self._watched = find_workers(self, agent_loop_manager)
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         replay_buffer.apply(self.replay_buffer, self._check_workers)
         loggers: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         if trainer.resume_mode == "auto":
-            folder = checkpoint.latest(Path(trainer.default_local_dir))
+            folder = checkpoint.find_latest(Path(trainer.default_local_dir))
             if refusal := resume.refusal(self.config, self._identity):
                 raise RunError(refusal)
             # verl would look into its tracker, which may be half-written.
@@ -175,7 +175,7 @@ def find_death(workers: Mapping[str, Any]) -> str:
     return ""
 
 
-def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
+def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
     """Return those that fill the store, by name: agent-loop workers, reward workers, rollout servers."""
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}

@@ -225,7 +225,7 @@ class FrozenPRM(Companion):
 
     def _score(self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any) -> None:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
-        asked = rows.for_workers(batch.inputs, temperature=self.temperature, **options)
+        asked = rows.build_request(batch.inputs, temperature=self.temperature, **options)
         ray.get(self.groups[group].score(asked).futures)
 
     def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
@@ -321,7 +321,7 @@ class TrainedPRM(FrozenPRM):
             group.start_bias(float(batch.label_B[batch.valid_B].mean()))
         read = (*batch.inputs, self.reference_field, *of_rows)
         options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
-        asked = batch.rows.select(plan.order).for_workers(read, **options)
+        asked = batch.rows.select(plan.order).build_request(read, **options)
         with marked_timer("prm_update", batch.seconds):
             if keeps_scores:
                 ray.get(group.update_and_score(asked).futures)
@@ -353,7 +353,7 @@ class TrainedPRM(FrozenPRM):
         data = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
         data |= {"loss_mask": data["response_mask"], fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn]}
         keys = [replay_key(place) for place in range(len(drawn))]
-        with alone.rows.extended(keys, data, n_batches * rows_with, self.end_token) as rows:
+        with alone.rows.add_rows(keys, data, n_batches * rows_with, self.end_token) as rows:
             added = len(rows) - new
             if filled := added - len(drawn):
                 # verl copies it from some rollout, of another length.

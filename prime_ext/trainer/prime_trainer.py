@@ -45,7 +45,7 @@ from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.scorer import Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.utils.transfer_queue import RolloutStore, mean_counts
+from prime_ext.utils.transfer_queue import RolloutStore, average_counts
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         metrics.update(result.metrics)
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
             of_loops = [extra for extra, padding in zip(rollouts.extras, store.padding, strict=True) if not padding]
-            metrics.update({f"agent/{name}": value for name, value in mean_counts(of_loops).items()})
+            metrics.update({f"agent/{name}": value for name, value in average_counts(of_loops).items()})
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients

@@ -33,8 +33,8 @@ from prime_ext.tasks.last_digit_chain import (
     SPLITS,
     Problem,
     apply_operation,
+    get_split,
     parse_prompt,
-    split_of,
 )
 from prime_ext.utils.files import write_json_lines
 from recipes.command_line import read_options
@@ -91,7 +91,7 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
     while len(problems) < count:
         operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
         problem = Problem(start=rng.randrange(10), operations=operations)
-        if split_of(problem.prompt) == split:
+        if get_split(problem.prompt) == split:
             problems[problem.prompt if unique else len(problems)] = problem
     return list(problems.values())
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
 from prime_ext.config.variant import variant_line
-from prime_ext.generate.prm_description import read_description, right_probability, versions
+from prime_ext.generate.prm_description import compute_right_probability, read_description, versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
 from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
 from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
@@ -227,7 +227,7 @@ def render_transcripts(
         page.text(f"One response at temperature 1 to each of the first {len(section)} held-out problems.")
         for response in section:
             right = [piece.right for piece in response.pieces if piece.right is not None]
-            p = right_probability(description, response.reward_sum)
+            p = compute_right_probability(description, response.reward_sum)
             page.text(
                 f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right answer "
                 f"{response.problem.ground_truth}), {right.count(False)} of {len(right)} steps wrong, sum of r "

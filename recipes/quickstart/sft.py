@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from prime_ext.utils.files import atomic_path, write_json
+from prime_ext.utils.files import write_atomically, write_json
 from recipes.command_line import read_options
 from recipes.quickstart.model import build_model, build_tokenizer
 
@@ -104,7 +104,7 @@ def warm_start(
     started = time.time()
     rows = examples(pq.read_table(data, columns=["messages"])["messages"].to_pylist(), tokenizer)
     lengths = [len(row["input_ids"]) for row in rows]
-    with atomic_path(output_dir) as temporary:
+    with write_atomically(output_dir) as temporary:
         arguments = TrainingArguments(
             output_dir=str(temporary),
             max_steps=steps,
