@@ -53,7 +53,7 @@ from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.sources import UnknownSource, source_of
+from prime_ext.verifiers.sources import UnknownSource, find_source
 
 RULES = {
     "truncated": "no response came to an end within --max-new-tokens",
@@ -130,7 +130,7 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
 def find_task(row: Row) -> str:
     """Return the task of the row's data source. Raises BadRow: it has none."""
     try:
-        return source_of(row["data_source"]).task
+        return find_source(row["data_source"]).task
     except UnknownSource as error:
         raise BadRow(str(error).partition(";")[0]) from error
 

@@ -29,7 +29,7 @@ from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
 from prime_ext.verifiers.math.extraction import extract_answer
-from prime_ext.verifiers.sources import source_of
+from prime_ext.verifiers.sources import find_source
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)
@@ -95,7 +95,7 @@ def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str
 def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
     """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other models."""
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
-    if source_of(row["data_source"]).task != "math":
+    if find_source(row["data_source"]).task != "math":
         return [_with_votes(row, earlier or None)]
     user = {"role": "user", "content": INSTRUCTION + problem_of(row)}
     asked = [{"role": "system", "content": SYSTEM}, user]

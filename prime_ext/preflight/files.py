@@ -88,7 +88,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     """Check the arguments of prime_ext's reward function and that it can judge every data source, or call another."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
-    from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, source_of
+    from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, find_source
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != user_function.OWN or function.name != compute_score.__name__:
@@ -108,7 +108,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     tasks = set()
     for source, (where, row) in sorted(first.items()):
         try:
-            task = source_of(source).task
+            task = find_source(source).task
             tasks.add(task)
             if task == "reasoning_gym":
                 require()

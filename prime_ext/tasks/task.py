@@ -17,7 +17,7 @@ from prime_ext.tasks.cells import Columns, Shown, cell, describe_columns, fill_i
 from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
-from prime_ext.verifiers.sources import source_of
+from prime_ext.verifiers.sources import find_source
 
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
@@ -184,7 +184,7 @@ class Task:
     @property
     def grader(self) -> str:
         """Return the task of the verifier: math, code or choice."""
-        return source_of(self.data_source).task
+        return find_source(self.data_source).task
 
     def grader_options(self) -> dict[str, Any]:
         if self.option_names:
@@ -192,7 +192,7 @@ class Task:
         if self.n_options:
             return {"n_options": self.n_options}
         extraction = {"extraction": self.extraction} if self.extraction else {}
-        return {**source_of(self.data_source).options, **extraction, **self.limits}
+        return {**find_source(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
         """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
