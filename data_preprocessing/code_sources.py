@@ -154,7 +154,7 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
     }
 
 
-def one_row_per_problem(rows: Numbered) -> Numbered:
+def join_submissions(rows: Numbered) -> Numbered:
     """Join rows of submissions: yield the first of each problem, with programs that were accepted for it.
 
     A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
@@ -217,6 +217,6 @@ CODE_SOURCES = (
         codeforces_row,
         hub="MatrixStudio/Codeforces-Python-Submissions",
         local={"train": "codeforces/train.jsonl"},
-        joined=one_row_per_problem,
+        joined=join_submissions,
     ),
 )

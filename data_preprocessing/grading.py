@@ -94,7 +94,7 @@ class Judges:
             except MalformedTests as error:
                 return f"unusable tests: {error}"
             return None
-        reason = ungradable(gold) if task == "math" else None
+        reason = check_gold(gold) if task == "math" else None
         if reason is not None:
             return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
         answer = gold
@@ -117,7 +117,7 @@ class Judges:
 
 
 @lru_cache(maxsize=65_536)
-def ungradable(answer: str) -> str | None:
+def check_gold(answer: str) -> str | None:
     """Return why the math verifier cannot judge by a gold answer; None if it can.
 
     A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read the gold answer.

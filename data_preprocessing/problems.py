@@ -140,7 +140,7 @@ def find_splits(
     return [given for given in found if not splits or given.split in splits]
 
 
-def numbered_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
+def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
     """Yield split, index in it from 0, number in the file and content of all rows; those with a repeated id are bad.
 
     SourceError: an input cannot be read or has no rows.

@@ -34,11 +34,11 @@ def find_reason(votes: Sequence[Votes], min_solvable: float, min_agreement: floa
     """
     if not votes:
         return Removal("no_votes", "")
-    reasons = [reason for one in votes if (reason := _reason_of_model(one, min_solvable, min_agreement)) is not None]
+    reasons = [reason for one in votes if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
 
-def _reason_of_model(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
+def _find_model_reason(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
     # 0.6 of 5 are 3, whatever binary fractions say.
     solvable, agreeing = (share * votes.solutions - 1e-9 for share in (min_solvable, min_agreement))

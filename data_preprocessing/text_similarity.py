@@ -92,7 +92,7 @@ def signature(form: frozenset[int]) -> MinHash:
     return minhash
 
 
-def wording(text: str) -> str:
+def normalize_wording(text: str) -> str:
     """Return the words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
     # Normal forms have no operators, and x - 1 is not x + 1.
     return f"{normalize_question(text, False)} {''.join(_OPERATOR.findall(text))}"
@@ -166,7 +166,7 @@ class SimilarityIndex:
         parts = [normalize_question(text, True) for text in texts]
         # Short ones ("4 in all") name nothing.
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
-        named = {"exact": joined, "normalised": wording(joined), "numbers": normalize_question(joined, True)}
+        named = {"exact": joined, "normalised": normalize_wording(joined), "numbers": normalize_question(joined, True)}
         return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
@@ -174,7 +174,7 @@ class SimilarityIndex:
         return shingles(joined, mask_numbers=True), word_ngrams(joined, self.settings.ngram)
 
 
-def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
+def find_near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the name of the group of each row, 16 hexadecimal digits.
 
     A group is whatever hits in a :class:`SimilarityIndex` connect. Its name is the least of those that its members

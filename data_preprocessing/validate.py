@@ -142,7 +142,7 @@ class Validator:
 
     async def _check(self, row: Mapping[str, Any], place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
-        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._deeper_faults(row, count)
+        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._find_deeper_faults(row, count)
         length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
@@ -157,7 +157,7 @@ class Validator:
                 first, met = self.listed.get(text, (place, 0))
                 self.listed[text] = (first, met + 1)
 
-    async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
+    async def _find_deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
         extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
         name = f"{row['data_source']} {extra.get('split')} {extra['index']}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.plan import choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
+from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, get_key, read_results, versions
 from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
@@ -57,11 +57,11 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
             )
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / RESPONSES, key_of, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / SAMPLES, key_of, SAMPLE_FIELDS, keys)
+    responses = LineFile(folder / RESPONSES, get_key, RESPONSE_FIELDS, keys)
+    old = LineFile(folder / SAMPLES, get_key, SAMPLE_FIELDS, keys)
     unfinished = folder / f".{SAMPLES}"
     unfinished.unlink(missing_ok=True)
-    new = LineFile(unfinished, key_of, SAMPLE_FIELDS, keys)
+    new = LineFile(unfinished, get_key, SAMPLE_FIELDS, keys)
     seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)

@@ -17,7 +17,7 @@ from prime_ext.utils.files import write_atomically
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], **options) -> tuple[plt.Figure, np.ndarray]:
+def make_figure(rows: int, columns: int, size: tuple[float, float], **options) -> tuple[plt.Figure, np.ndarray]:
     """Return a figure and its panels ``(rows, columns)``, in the recipes' style."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)

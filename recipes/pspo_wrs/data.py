@@ -182,7 +182,7 @@ def sft_rows(problems: list[Problem], seed: int) -> list[dict]:
     ]
 
 
-def labeled_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
+def label_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
     """Return chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``, the same for both."""
     rng = random.Random(f"labelled-{seed}")
     writers = [draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)]
@@ -212,7 +212,7 @@ def write_data(
     problems = generate_problems("sft", sft_size + labeled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], seed)
     for labeler in LABELS:
-        write_json_lines(output_dir / f"steps_{labeler}.jsonl", labeled_chains(problems[sft_size:], labeler, seed))
+        write_json_lines(output_dir / f"steps_{labeler}.jsonl", label_chains(problems[sft_size:], labeler, seed))
     settings = {"mean_error": MEAN_ERROR, "seed": seed, "operations": list(OPERATIONS), "operands": list(OPERANDS)}
     write_splits(output_dir, rows, settings, **{f"steps_{labeler}": labeled_size for labeler in LABELS})
 
