@@ -20,7 +20,7 @@ from data_preprocessing.code_sources import CodeProblem
 from data_preprocessing.problems import Problem
 from data_preprocessing.report import replace_half_characters
 from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show_progress
-from prime_ext.utils.rows import SourceError, batched
+from prime_ext.utils.rows import SourceError, make_batches
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
 from prime_ext.verifiers.sandbox.client import Limits, Sandbox, SandboxUnavailable
@@ -64,7 +64,7 @@ class CheckSolutions(Stage):
             stack.enter_context(store)
             # The sandbox starts with the first program.
             verifier = cache(partial(self._start, stack))
-            for batch in batched(problems, run.chunk_rows):
+            for batch in make_batches(problems, run.chunk_rows):
                 yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
 
     def judge_all(

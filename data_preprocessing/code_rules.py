@@ -40,7 +40,7 @@ _SEVERAL = re.compile(
 )
 
 
-def _marked(problem: CodeProblem, mark: str, words: str) -> str | None:
+def _find_mark(problem: CodeProblem, mark: str, words: str) -> str | None:
     return words if mark in problem.marks else None
 
 
@@ -58,11 +58,11 @@ CODE_RULES = {
     "long_statement": TOO_LONG,
     "image": Rule(
         "shows or mentions a picture",
-        lambda row, text: _marked(row, "picture", "picture_num") or search(_IMAGE, text),
+        lambda row, text: _find_mark(row, "picture", "picture_num") or search(_IMAGE, text),
     ),
     "interactive": Rule(
         "the program has to talk with a judge",
-        lambda row, text: _marked(row, "interactive", "tag interactive") or search(_INTERACTIVE, text),
+        lambda row, text: _find_mark(row, "interactive", "tag interactive") or search(_INTERACTIVE, text),
     ),
     "several_answers": Rule(
         "any of several answers is right, and the tests know one of them",
@@ -70,7 +70,7 @@ CODE_RULES = {
     ),
     "files": Rule(
         "the program has to read or write files",
-        lambda row, text: _marked(row, "file", "input_file or output_file"),
+        lambda row, text: _find_mark(row, "file", "input_file or output_file"),
     ),
     "unreadable_tests": Rule("tests that cannot be read, or none", lambda row, text: row.unreadable or None),
     "contradictory_tests": Rule("two outputs for one input", _contradiction),

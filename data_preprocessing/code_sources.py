@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_preprocessing.problems import Numbered, Problem, Source
-from prime_ext.tasks.cells import cell, text_of_cell
+from prime_ext.tasks.cells import cell, read_cell
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
@@ -100,7 +100,7 @@ def apps_row(row: Mapping[str, Any]) -> Fields:
             # Not fatal: the programs are only there to try the tests.
             solutions = []
     return {
-        "problem": text_of_cell(question, "question"),
+        "problem": read_cell(question, "question"),
         "starter": starter.strip() if isinstance(starter, str) and is_whole(starter) else "",
         "programs": _programs(solutions if isinstance(solutions, Sequence) else ()),
         "marks": ("picture",) if str(row.get("picture_num") or "0").strip() not in ("0", "0.0") else (),
@@ -122,7 +122,7 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
     named = zip(solutions.get("language") or (), solutions.get("solution") or (), strict=False)
     files = any(str(row.get(name) or "").strip() for name in ("input_file", "output_file"))
     return {
-        "problem": text_of_cell(description, "description"),
+        "problem": read_cell(description, "description"),
         "programs": _programs(text for language, text in named if language in (_PYTHON_3, "PYTHON3")),
         "marks": ("file",) if files else (),
         **_tests(pairs),
@@ -131,15 +131,15 @@ def code_contests_row(row: Mapping[str, Any]) -> Fields:
 
 def codeforces_row(row: Mapping[str, Any]) -> Fields:
     """Read a problem of the Codeforces submissions: sections in order, examples, ``test_cases``, accepted programs."""
-    parts = [text_of_cell(cell(row, "problem-description"), "problem-description")]
+    parts = [read_cell(cell(row, "problem-description"), "problem-description")]
     tests = cell(row, "test_cases") or []
     for heading, column in (("Input", "input-specification"), ("Output", "output-specification")):
         if row.get(column):
-            parts.append(f"{heading}\n{text_of_cell(row[column], column)}")
+            parts.append(f"{heading}\n{read_cell(row[column], column)}")
     for given, wanted in zip(row.get("demo-input") or (), row.get("demo-output") or (), strict=False):
         parts.append(f"Example input\n{str(given).strip()}\nExample output\n{str(wanted).strip()}")
     if row.get("note"):
-        parts.append(f"Note\n{text_of_cell(row['note'], 'note')}")
+        parts.append(f"Note\n{read_cell(row['note'], 'note')}")
     if not isinstance(tests, Sequence) or not all(isinstance(test, Mapping) for test in tests):
         raise BadRow(f"test_cases must be a list of pairs, got {str(tests)[:40]!r}")
     text = "\n\n".join(parts)
@@ -154,7 +154,7 @@ def codeforces_row(row: Mapping[str, Any]) -> Fields:
     }
 
 
-def one_row_per_problem(rows: Numbered) -> Numbered:
+def join_submissions(rows: Numbered) -> Numbered:
     """Join rows of submissions: yield the first of each problem, with programs that were accepted for it.
 
     A problem is a ``contestId`` and an ``index``; a program counts if its ``verdict`` is OK and its
@@ -217,6 +217,6 @@ CODE_SOURCES = (
         codeforces_row,
         hub="MatrixStudio/Codeforces-Python-Submissions",
         local={"train": "codeforces/train.jsonl"},
-        joined=one_row_per_problem,
+        joined=join_submissions,
     ),
 )

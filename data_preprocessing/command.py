@@ -21,7 +21,7 @@ def build_parser(program: str, description: str | None) -> argparse.ArgumentPars
     return argparse.ArgumentParser(prog=name, description=description, formatter_class=kind)
 
 
-def named_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
+def parse_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
     """Return the files of ``NAME=FILE`` (split ``all``) and ``NAME:SPLIT=FILE`` by name and split, else SourceError."""
     files: dict[str, dict[str, Path]] = {}
     for word in words:
@@ -37,7 +37,7 @@ def named_files(words: Sequence[str]) -> dict[str, dict[str, Path]]:
 
 
 @contextmanager
-def unfinished(folder: Path) -> Iterator[Path]:
+def fill_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder; its files move to ``folder`` when the block ends without an error."""
     hidden = folder / ".unfinished"
     shutil.rmtree(hidden, ignore_errors=True)

@@ -24,7 +24,7 @@ RULE = "contaminated"
 ALL = "all"
 
 
-def _known(name: str) -> str:
+def _check_known(name: str) -> str:
     known = task_names()
     if name != ALL and name not in known and not name.endswith(".yaml"):
         raise ValueError(f"must be {ALL} or one of {', '.join(known)}")
@@ -35,7 +35,7 @@ def _known(name: str) -> str:
 class Decontaminate(Settings, Stage):
     """The options; ``settings/gsm8k_math.yaml`` says what they mean. Tasks that are named must be there."""
 
-    tasks: Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], LISTED] = (ALL,)
+    tasks: Annotated[tuple[Annotated[str, AfterValidator(_check_known)], ...], LISTED] = (ALL,)
     data: str = ""
     own_splits: bool = True
     levels: Annotated[tuple[Level, ...], LISTED, Field(min_length=1)] = LEVELS[:-1]

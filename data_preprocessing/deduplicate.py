@@ -29,10 +29,10 @@ from data_preprocessing.text_similarity import (
     LEAST_NGRAMS,
     Settings,
     jaccard,
+    normalize_wording,
     shingles,
     signature,
     word_ngrams,
-    wording,
 )
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.verifiers.math.normalize import normalize
@@ -64,7 +64,7 @@ def sketch(text: str, settings: Settings) -> np.ndarray:
     least = sorted(_key(ngram.encode(), b"ngram") for ngram in ngrams)[:N_NGRAM_KEYS]
     if len(ngrams) < LEAST_NGRAMS:
         least = []
-    row = [_key(wording(text).encode(), b"exact"), *bands, *least]
+    row = [_key(normalize_wording(text).encode(), b"exact"), *bands, *least]
     return np.array(row + [0] * (1 + BANDS + N_NGRAM_KEYS - len(row)), dtype=np.uint64)
 
 
@@ -86,7 +86,7 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
     if new.answer != old.answer:
         same = "exact" in levels and new.text.split() == old.text.split()
         return ("exact", 1.0) if same else None
-    if "exact" in levels and wording(new.text) == wording(old.text):
+    if "exact" in levels and normalize_wording(new.text) == normalize_wording(old.text):
         return "exact", 1.0
     if "near" in levels:
         similarity = jaccard(*(shingles(row.text, mask_numbers=False) for row in (new, old)))
@@ -100,7 +100,7 @@ def twin_level(new: Compared, old: Compared, settings: Settings, levels: Sequenc
     return None
 
 
-def shared_keys(keys: np.ndarray) -> np.ndarray:
+def keep_shared_keys(keys: np.ndarray) -> np.ndarray:
     """Return the keys with 0 in place of those that no other row has, and of phrases that too many rows have."""
     shared = keys.copy()
     groups: list[tuple[slice, int | None]] = [(slice(column, column + 1), None) for column in range(1 + BANDS)]
@@ -121,7 +121,7 @@ def find_twins(
     """
     staying: dict[int, list[int]] = {}
     kept: dict[int, Compared] = {}
-    for number, (row, shared) in enumerate(zip(rows, shared_keys(keys), strict=True)):
+    for number, (row, shared) in enumerate(zip(rows, keep_shared_keys(keys), strict=True)):
         own = [int(key) for key in shared if key]
         twins = []
         for other in sorted({other for key in own for other in staying.get(key, ())}):
@@ -165,12 +165,12 @@ class Deduplicate(Settings, Stage):
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
         keys = [sketch(row.problem, self) for row in training]
-        twins = find_twins(map(self._compared, training), np.array(keys), self, self.levels) if keys else iter(())
+        twins = find_twins(map(self._build_compared, training), np.array(keys), self, self.levels) if keys else iter(())
         for problem in rows:
             twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)
 
-    def _compared(self, problem: Problem) -> Compared:
+    def _build_compared(self, problem: Problem) -> Compared:
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
         # A list, for JSON: what tells a problem from all others.
         return Compared(problem.problem, answer, [problem.data_source, problem.split, problem.index])

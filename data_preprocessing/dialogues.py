@@ -4,7 +4,7 @@
     def rewriting(problem):
         for attempt in range(4):
             (answer,) = yield [Ask(prompt(problem), attempt=attempt)]
-            question = parsed(answer.text)
+            question = parse_question(answer.text)
             if question is not None:
                 return question
         return Removal("malformed", answer.text)

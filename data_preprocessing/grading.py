@@ -23,8 +23,8 @@ from prime_ext.verifiers.sources import (
     UnknownSource,
     ask_verifier,
     choice_options,
+    find_source,
     make_task_verifier,
-    source_of,
 )
 from prime_ext.verifiers.verdict import correct
 
@@ -67,7 +67,7 @@ class Judges:
 
     async def verdict(self, judge: Judge) -> Verdict:
         """Return one verdict."""
-        source = source_of(judge.data_source)
+        source = find_source(judge.data_source)
         options = dict(source.options)
         if source.task == "choice":
             options.update(choice_options(judge.extra_info))
@@ -78,7 +78,7 @@ class Judges:
     async def gold_fault(self, data_source: str, gold: str, extra_info: Mapping[str, Any]) -> str | None:
         """Return what is wrong with a gold answer, or None. Tests of programs are read, not run."""
         try:
-            task = source_of(data_source).task
+            task = find_source(data_source).task
         except UnknownSource as error:
             return str(error).partition(";")[0]
         if task not in BUILT_IN:
@@ -94,7 +94,7 @@ class Judges:
             except MalformedTests as error:
                 return f"unusable tests: {error}"
             return None
-        reason = ungradable(gold) if task == "math" else None
+        reason = check_gold(gold) if task == "math" else None
         if reason is not None:
             return f"gold answer {gold[:60]!r} cannot be graded: {reason}"
         answer = gold
@@ -117,7 +117,7 @@ class Judges:
 
 
 @lru_cache(maxsize=65_536)
-def ungradable(answer: str) -> str | None:
+def check_gold(answer: str) -> str | None:
     """Return why the math verifier cannot judge by a gold answer; None if it can.
 
     A box is read otherwise, or the verifier fails on a prediction that differs: algebra cannot read the gold answer.

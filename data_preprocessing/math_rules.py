@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from data_preprocessing.grading import ungradable
+from data_preprocessing.grading import check_gold
 from data_preprocessing.math_sources import MathProblem
 from data_preprocessing.stages import AROUND, Rule, RuleStage, search, show_around
 from prime_ext.tasks.value_types import LISTED
@@ -47,7 +47,7 @@ _BRACES = re.compile(r"\\.|([{}])", re.DOTALL)
 _DIGIT = re.compile(r"\d")
 
 
-def unbalanced(text: str) -> bool:
+def is_unbalanced(text: str) -> bool:
     """Return whether braces do not match; escaped braces count as letters."""
     if text.count("{") == text.count("}"):
         return False
@@ -59,7 +59,7 @@ def unbalanced(text: str) -> bool:
     return depth != 0
 
 
-def without_drawings(text: str) -> str:
+def remove_drawings(text: str) -> str:
     """Return a problem without the code of its drawings, whose labels and comments are not part of what is asked."""
     kept, end = [], 0
     while (start := text.find("[asy]", end)) >= 0 and (close := text.find("[/asy]", start)) >= 0:
@@ -86,9 +86,9 @@ def _choice(problem: MathProblem, text: str) -> str | None:
     return None
 
 
-def _broken(problem: MathProblem, text: str) -> str | None:
+def _find_broken(problem: MathProblem, text: str) -> str | None:
     for part in (problem.problem, problem.answer):
-        if unbalanced(part):
+        if is_unbalanced(part):
             return f"braces do not match: {part[-2 * AROUND :]}"
     return None
 
@@ -119,10 +119,10 @@ MATH_RULES = {
         "an answer without a digit",
         lambda row, text: None if _DIGIT.search(row.answer) else row.answer,
     ),
-    "broken_latex": Rule("braces of the problem or the answer do not match", _broken),
+    "broken_latex": Rule("braces of the problem or the answer do not match", _find_broken),
     "ungradable": Rule(
         "an answer that the math verifier cannot read, or only compare as text",
-        lambda row, text: ungradable(row.answer),
+        lambda row, text: check_gold(row.answer),
     ),
 }
 # Apply to every split and whatever is chosen: without an answer a row is of no use.
@@ -139,4 +139,4 @@ class MathRules(RuleStage):
     table, always = MATH_RULES, MATH_ALWAYS
 
     def text(self, problem: str) -> str:
-        return without_drawings(problem)
+        return remove_drawings(problem)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_preprocessing.problems import Problem, Source
-from prime_ext.tasks.cells import first_of, held, text_of_cell
+from prime_ext.tasks.cells import describe_columns, find_column, read_cell
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import extract_answer
 
@@ -38,27 +38,27 @@ def gsm8k_row(row: Mapping[str, Any]) -> dict[str, str]:
     return {"problem": problem, "solution": solution, "answer": _THOUSANDS.sub("", found[1]) if found else ""}
 
 
-def solved_row(row: Mapping[str, Any]) -> dict[str, str]:
+def read_solved(row: Mapping[str, Any]) -> dict[str, str]:
     r"""Read NuminaMath-CoT's columns, and those like them, as problem, solution and answer.
 
     The answer is the one of its column; without one, what the last ``\boxed{}`` of the solution holds.
     """
-    problem, solution = _cell(row, *_PROBLEM_COLUMNS), _optional(row, "solution")
+    problem, solution = _cell(row, *_PROBLEM_COLUMNS), _read_optional(row, "solution")
     if not solution and not any(name in row for name in _ANSWER_COLUMNS):
-        raise BadRow(f"neither column solution nor answer; {held(row)}")
-    answer = _optional(row, *_ANSWER_COLUMNS) or extract_answer(solution) or ""
+        raise BadRow(f"neither column solution nor answer; {describe_columns(row)}")
+    answer = _read_optional(row, *_ANSWER_COLUMNS) or extract_answer(solution) or ""
     return {"problem": problem, "solution": solution, "answer": answer}
 
 
 def _cell(row: Mapping[str, Any], *columns: str) -> str:
-    name = first_of(row, columns)
-    return text_of_cell(row[name], name)
+    name = find_column(row, columns)
+    return read_cell(row[name], name)
 
 
-def _optional(row: Mapping[str, Any], *columns: str) -> str:
+def _read_optional(row: Mapping[str, Any], *columns: str) -> str:
     """Return the text of the first of the columns that is there and not empty; an empty text without one."""
     name = next((name for name in columns if row.get(name) is not None and str(row[name]).strip()), None)
-    return "" if name is None else text_of_cell(row[name], name)
+    return "" if name is None else read_cell(row[name], name)
 
 
 MATH_SOURCES = (
@@ -76,7 +76,7 @@ MATH_SOURCES = (
         "math",
         "MATH, competition problems",
         MathProblem,
-        solved_row,
+        read_solved,
         hub="DigitalLearningGmbH/MATH-lighteval",
         data_source="DigitalLearningGmbH/MATH-lighteval",
         local={"train": "math/train.jsonl"},
@@ -86,7 +86,7 @@ MATH_SOURCES = (
         "numina",
         "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
         MathProblem,
-        solved_row,
+        read_solved,
         hub="AI-MO/NuminaMath-CoT",
         data_source="numina_{source}",
         local={"train": "numina/train.jsonl"},

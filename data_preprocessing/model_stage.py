@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, positive, print_sources, unfinished
+from data_preprocessing.command import build_parser, fill_folder, positive, print_sources
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
 from data_preprocessing.problems import parse_rows
 from data_preprocessing.report import BAD, Tally
@@ -23,7 +23,7 @@ from prime_ext.generate.backend import Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
 from prime_ext.tasks.action_prompt import SUFFIXES
 from prime_ext.tasks.rl_rows import row_faults, write_rows
-from prime_ext.utils.rows import BadRow, SourceError, batched
+from prime_ext.utils.rows import BadRow, SourceError, make_batches
 
 Row = dict[str, Any]
 Outcome = list[Row] | Removal
@@ -70,7 +70,7 @@ def add_to_extra(path: Path, fields: Mapping[str, pa.DataType]) -> pa.Schema:
     return schema.set(place, pa.field("extra_info", pa.struct([*kept, *(pa.field(*item) for item in fields.items())])))
 
 
-def problem_of(row: Mapping[str, Any]) -> str:
+def extract_problem(row: Mapping[str, Any]) -> str:
     """Return what the user of a row asks, without the suffix that says how the answer is written."""
     return str(row["prompt"][-1]["content"]).removesuffix(SUFFIXES.get(str(row["ability"]), ""))
 
@@ -99,10 +99,10 @@ def run_stage(
     """
     outputs = name_outputs(options.input, options.output_dir)
     written = {}
-    with unfinished(options.output_dir) as hidden:
+    with fill_folder(options.output_dir) as hidden:
         tally = Tally([title])
         for path, output in outputs.items():
-            chunks = batched(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
+            chunks = make_batches(show_progress(parse_rows(path, parse), title), CHUNK_ROWS)
             rows = (row for chunk in chunks for row in _work_on_chunk(work, path, chunk, tally, title))
             written[output.name] = write_rows(hidden / output.name, schema(path), rows)
         rules = {BAD: "no row: unreadable, or a column is missing, empty or of the wrong type", **rules}
@@ -148,7 +148,7 @@ def _work_on_chunk(
         else:
             outcome = next(outcomes)
             split, source = str(row["extra_info"].get("split") or "train"), str(row["data_source"])
-            shown = {"problem": problem_of(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
+            shown = {"problem": extract_problem(row), "answer": str(row["reward_model"]["ground_truth"] or "")}
         tally.read[split, source] += 1
         if isinstance(outcome, Removal):
             tally.remove(title, outcome, split, source, path.name, number, shown)

@@ -23,10 +23,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_preprocessing.command import build_parser, named_files, program, unfinished
+from data_preprocessing.command import build_parser, fill_folder, parse_files, program
 from data_preprocessing.problems import parse_rows
-from data_preprocessing.text_similarity import near_groups
-from prime_ext.step_rm.question_split import split_of
+from data_preprocessing.text_similarity import find_near_groups
+from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
 from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
@@ -113,7 +113,7 @@ def choose_output(place: Place, group: str, options: argparse.Namespace) -> str:
     if options.splits == "test":
         return "test"
     if options.splits == "hashed":
-        return split_of(group, options.validation, options.test, options.seed)
+        return pick_split(group, options.validation, options.test, options.seed)
     if place.split == "all":
         raise SourceError(f"{place.task.name} has no official split; leave out --splits official")
     return place.split
@@ -138,7 +138,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Convert and write all files or none. Returns the report."""
     if not (options.validation >= 0 and options.test >= 0 and options.validation + options.test < 1):
         raise SourceError(f"--validation {options.validation} and --test {options.test} must add up to less than 1")
-    files = named_files(options.input)
+    files = parse_files(options.input)
     tasks = {task.name: task for task in map(load_task, options.tasks or files or TASKS)}
     for task in tasks.values():
         if task.grader != "choice":
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     places = drop_duplicates(places, counts)
     if not places:
         raise SourceError("nothing is left: all rows are contradictory duplicates")
-    groups = near_groups([place.task.problem_texts(place.problem) for place in places])
+    groups = find_near_groups([place.task.problem_texts(place.problem) for place in places])
     rows = [(place, group, choose_output(place, group, options)) for place, group in zip(places, groups, strict=True)]
     sides: dict[str, set[str]] = defaultdict(set)
     for place, group, output in rows:
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     names = [name for name in OUTPUTS if any(output == name for _, _, output in rows)]
     refuse_leftovers(options.output_dir, names)
-    with unfinished(options.output_dir) as hidden:
+    with fill_folder(options.output_dir) as hidden:
         write_json(hidden / "report.json", report)
         for name in names:
             of_output = enumerate((place, group) for place, group, output in rows if output == name)

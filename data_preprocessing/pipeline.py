@@ -39,16 +39,16 @@ from data_preprocessing import validate
 from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CodeRules, CodeTests
 from data_preprocessing.code_sources import CODE_SOURCES
-from data_preprocessing.command import build_parser, named_files, print_sources, program, unfinished
+from data_preprocessing.command import build_parser, fill_folder, parse_files, print_sources, program
 from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, numbered_rows
+from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, number_rows
 from data_preprocessing.report import BAD, Tally
 from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, read
-from prime_ext.step_rm.question_split import split_of
+from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
@@ -69,7 +69,7 @@ class SourceSettings:
     splits: Annotated[tuple[Literal["train", "validation", "test"], ...], LISTED] = ()
 
 
-def _in_file_order(given: Any, check: Any) -> dict[str, Any]:
+def _check_part(given: Any, check: Any) -> dict[str, Any]:
     """Check a part of the settings, and return it in the order of the file without what is null."""
     named = vars(check(given))
     return {name: named[name] for name in given if named[name] is not None}
@@ -79,7 +79,7 @@ _Sources = make_dataclass("Sources", [(name, SourceSettings | None, None) for na
 _Stages = make_dataclass("Stages", [(name, kind | None, None) for name, kind in STAGES.items()])
 _AS_SOURCES = GetPydanticSchema(lambda _, schema: schema(_Sources))
 _AS_STAGES = GetPydanticSchema(lambda _, schema: schema(_Stages))
-_IN_ORDER = WrapValidator(_in_file_order)
+_IN_ORDER = WrapValidator(_check_part)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def run(
     ]
     # Before the work, not after it.
     refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
-    with unfinished(folder) as hidden, ExitStack() as stack:
+    with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
         state = Run(folder, system, settings.data_dir, settings.chunk_rows)
         problems = read_problems(inputs, tally, share)
@@ -190,7 +190,7 @@ def run(
 
 def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> Iterator[Problem]:
     """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad rows."""
-    for given, index, number, row in numbered_rows(inputs):
+    for given, index, number, row in number_rows(inputs):
         try:
             problem = given.source.problem(row, given.split, index, file=given.name, row=number)
         except BadRow as error:
@@ -200,7 +200,7 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
             tally.remove(READING, removal, given.split, given.source.name, given.name, number, shown)
         else:
             if problem.split == "train":
-                problem = replace(problem, split=split_of(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
+                problem = replace(problem, split=pick_split(" ".join(problem.problem.split()), 0.0, 1 - share, seed=0))
             tally.read[problem.split, problem.data_source] += 1
             yield problem
 
@@ -261,7 +261,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not 0 < options.split <= 1:
         top.error(f"--split {options.split} must be above 0 and at most 1")
     settings = load_settings(options.settings, options.overrides)
-    paths = run(settings, options.output_dir, named_files(options.input), options.source, options.split)
+    paths = run(settings, options.output_dir, parse_files(options.input), options.source, options.split)
     return validate.main(list(map(str, paths)))
 
 

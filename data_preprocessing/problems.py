@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from prime_ext.tasks.action_prompt import messages
-from prime_ext.tasks.cells import cell, held, text_of_cell
+from prime_ext.tasks.cells import cell, describe_columns, read_cell
 from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.utils.rows import BadRow, SourceError, hub_rows, read_source
 
@@ -88,8 +88,8 @@ class Source:
         fields, name = self.parse(raw), self.data_source or self.name
         if "{source}" in name:
             if "source" not in raw:
-                raise BadRow(f"no column source; {held(raw)}; --source NAME stands for it")
-            name = name.replace("{source}", text_of_cell(cell(raw, "source"), "source"))
+                raise BadRow(f"no column source; {describe_columns(raw)}; --source NAME stands for it")
+            name = name.replace("{source}", read_cell(cell(raw, "source"), "source"))
         found = {"data_source": name, "split": split, "index": index, **place, **fields}
         return self.kind(**found)  # type: ignore[no-any-return]
 
@@ -140,7 +140,7 @@ def find_splits(
     return [given for given in found if not splits or given.split in splits]
 
 
-def numbered_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
+def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, int, Raw]]:
     """Yield split, index in it from 0, number in the file and content of all rows; those with a repeated id are bad.
 
     SourceError: an input cannot be read or has no rows.

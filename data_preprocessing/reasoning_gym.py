@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from data_preprocessing import validate
-from data_preprocessing.command import build_parser, positive, program, unfinished
+from data_preprocessing.command import build_parser, fill_folder, positive, program
 from prime_ext.tasks.reasoning_gym import PREFIX, generate, read_task
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
@@ -88,7 +88,7 @@ def run(options: Any) -> list[Path]:
         for split, made in make_rows(text, counts, options.prompt, options.seed).items():
             rows[split] += made
     refuse_leftovers(options.output_dir, list(sizes))
-    with unfinished(options.output_dir) as hidden:
+    with fill_folder(options.output_dir) as hidden:
         for split, made in rows.items():
             random.Random(options.seed).shuffle(made)
             for index, row in enumerate(made):

@@ -20,9 +20,9 @@ from functools import partial
 from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, unbalanced, without_drawings
+from data_preprocessing.math_rules import LABEL_FORMS, MATH_RULES, is_unbalanced, remove_drawings
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.model_stage import Outcome, Row, problem_of, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Outcome, Row, extract_problem, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.generate.backend import Response, Sampling
 
@@ -124,8 +124,8 @@ def read_options(problem: str) -> Choice | None:
         # Text after a blank line belongs to no option.
         if re.search(r"\n\s*\n", texts[-1].strip()) or "[asy]" in texts[-1]:
             return None
-        options = dict(zip(LETTERS, map(_cleaned, texts), strict=False))
-        if not all(options.values()) or any(unbalanced(text) for text in options.values()):
+        options = dict(zip(LETTERS, map(_clean_option, texts), strict=False))
+        if not all(options.values()) or any(is_unbalanced(text) for text in options.values()):
             return None
         return Choice(_stem(problem[: marks[0].start()]), options)
     return None
@@ -145,7 +145,7 @@ def _marks(problem: str, labels: dict[str, re.Pattern[str]]) -> list[re.Match[st
     return []
 
 
-def _cleaned(text: str) -> str:
+def _clean_option(text: str) -> str:
     """Return an option without the separators around it and the mathematics delimiters around all of it."""
     before = None
     while text != before:
@@ -172,13 +172,13 @@ def _stem(text: str) -> str:
     return text.removesuffix("\\[").strip()
 
 
-def option_named(gold: str, choice: Choice) -> str | None:
+def find_option(gold: str, choice: Choice) -> str | None:
     """Return the letter of the option that a gold answer names, such as ``\\text{(B)}`` or ``B) 12``, or None."""
     found = _GOLD_LETTER.fullmatch(_GOLD_MARKUP.sub(" ", gold).strip())
     return found[1] if found and found[1] in choice.options else None
 
 
-def parsed(text: str) -> tuple[str, str] | None:
+def parse_question(text: str) -> tuple[str, str] | None:
     """Return the open question, or an empty text and why there is none; None if the answer has neither form."""
     found = _FORM.fullmatch(text.replace("\r\n", "\n"))
     return None if found is None else ((found["question"] or "").strip(), (found["why"] or "").strip())
@@ -189,7 +189,7 @@ def numbers(text: str) -> set[str]:
     return set(_NUMBER.findall(_THOUSANDS.sub("", text)))
 
 
-def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
+def find_fault(choice: Choice, gold: str, question: str) -> str | None:
     """Return what is wrong with an open question, or None."""
     before, after = numbers(choice.stem), numbers(question)
     if before - after:
@@ -206,11 +206,11 @@ def unfaithful(choice: Choice, gold: str, question: str) -> str | None:
 
 def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
     """Lead the dialogue about a row: up to ``tries`` answers, each with a seed of its own, until one can be used."""
-    problem, gold = problem_of(row), row["reward_model"]["ground_truth"]
+    problem, gold = extract_problem(row), row["reward_model"]["ground_truth"]
     choice = read_options(problem)
     if choice is None:
         return Removal("options_unread", problem[-200:])
-    letter = option_named(gold, choice)
+    letter = find_option(gold, choice)
     if letter is None:
         verdicts = yield [Judge("math", f"\\boxed{{{text}}}", gold) for text in choice.options.values()]
         if not any(verdict.correct for verdict in verdicts):
@@ -224,7 +224,7 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": INSTRUCTION + problem}]
     for attempt in range(tries):
         said: Sequence[Response] = yield [Ask(messages, attempt=attempt)]
-        read = None if said[0].finish == "length" else parsed(said[0].text)
+        read = None if said[0].finish == "length" else parse_question(said[0].text)
         if read is None:
             # A fault of content says more than one of form.
             removal = removal if removal.rule == "unfaithful" else Removal("malformed", said[0].text)
@@ -232,7 +232,7 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
         question, why = read
         if not question:
             return Removal("needs_options", why)
-        fault = unfaithful(choice, gold, question)
+        fault = find_fault(choice, gold, question)
         if fault is None:
             return _replace_question(row, question, gold)
         removal = Removal("unfaithful", f"{fault}: {question}")
@@ -242,11 +242,11 @@ def rewrite(row: Row, model: str, tries: int) -> Dialogue[Outcome]:
 def _replace_question(row: Row, question: str, gold: str) -> Outcome:
     """Return the row with the open question, if the rules of all other problems let it pass."""
     problem = MathProblem(row["data_source"], "train", 0, question, "", gold)
-    removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, without_drawings(question))
+    removal = apply_rules(MATH_RULES, tuple(MATH_RULES), problem, remove_drawings(question))
     if removal is not None:
         return Removal(f"rewritten_{removal.rule}", removal.evidence or question)
     *system, user = row["prompt"]
-    suffix = user["content"][len(problem_of(row)) :]
+    suffix = user["content"][len(extract_problem(row)) :]
     prompt = [*system, {**user, "content": question + suffix}]
     return [{**row, "prompt": prompt, "reward_model": {**row["reward_model"], "ground_truth": gold}}]
 

@@ -17,7 +17,7 @@ from data_preprocessing.model_stage import Outcome, Row, run_stage, stage_parser
 from data_preprocessing.stages import Removal
 from data_preprocessing.validate_votes import Votes
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers.sources import source_of
+from prime_ext.verifiers.sources import find_source
 
 RULES = {
     "no_votes": "no model has voted",
@@ -34,11 +34,11 @@ def find_reason(votes: Sequence[Votes], min_solvable: float, min_agreement: floa
     """
     if not votes:
         return Removal("no_votes", "")
-    reasons = [reason for one in votes if (reason := _reason_of_model(one, min_solvable, min_agreement)) is not None]
+    reasons = [reason for one in votes if (reason := _find_model_reason(one, min_solvable, min_agreement)) is not None]
     return min(reasons, key=lambda reason: list(RULES).index(reason.rule), default=None)
 
 
-def _reason_of_model(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
+def _find_model_reason(votes: Votes, min_solvable: float, min_agreement: float) -> Removal | None:
     of = f"of {votes.solutions} by {votes.model}"
     # 0.6 of 5 are 3, whatever binary fractions say.
     solvable, agreeing = (share * votes.solutions - 1e-9 for share in (min_solvable, min_agreement))
@@ -53,7 +53,7 @@ def _reason_of_model(votes: Votes, min_solvable: float, min_agreement: float) ->
 
 def select(row: Row, min_solvable: float = 0.6, min_agreement: float = 0.6) -> Outcome:
     """Return the row, or why it goes. Raises SourceError: it has other votes than those of ``validate_votes``."""
-    if source_of(row["data_source"]).task != "math":
+    if find_source(row["data_source"]).task != "math":
         return [row]
     try:
         votes = [Votes(**one) for one in row["extra_info"].get("votes") or ()]

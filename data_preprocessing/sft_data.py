@@ -27,13 +27,13 @@ import pyarrow as pa
 
 from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue, Messages
-from data_preprocessing.grading import Judge, ungradable
-from data_preprocessing.math_sources import gsm8k_row, solved_row
+from data_preprocessing.grading import Judge, check_gold
+from data_preprocessing.math_sources import gsm8k_row, read_solved
 from data_preprocessing.model_stage import (
     Outcome,
     Row,
     check_row,
-    problem_of,
+    extract_problem,
     run_model_stage,
     stage_parser,
 )
@@ -53,7 +53,7 @@ from prime_ext.tasks.rl_rows import rl_row
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.sources import UnknownSource, source_of
+from prime_ext.verifiers.sources import UnknownSource, find_source
 
 RULES = {
     "truncated": "no response came to an end within --max-new-tokens",
@@ -108,11 +108,11 @@ def problem_row(
         return {**row, "judge": row["data_source"]}
     name = name or path.name.split(".")[0]
     prompt = [{"role": "user", "content": read_question(raw, columns)}]
-    gold: Any = gold_of(raw) if ability == "math" else None
+    gold: Any = read_gold(raw) if ability == "math" else None
     return {**rl_row(name, prompt, ability, gold, {"split": "train", "index": number - 1}), "judge": MATH}
 
 
-def gold_of(raw: Mapping[str, Any]) -> str | None:
+def read_gold(raw: Mapping[str, Any]) -> str | None:
     """Return the gold answer of a mathematical instruction that the verifier can use, or None."""
     if not any(raw.get(name) for name in ("answer", "expected_answer", "solution")):
         return None
@@ -121,16 +121,16 @@ def gold_of(raw: Mapping[str, Any]) -> str | None:
             gold = gsm8k_row(raw)["answer"]
         else:
             # Whatever the column of the problem is called.
-            gold = solved_row({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})["answer"]
+            gold = read_solved({"problem": "-", **{name: raw[name] for name in raw if name != "question"}})["answer"]
     except BadRow:
         return None
-    return gold if gold and not _PROSE.search(gold) and ungradable(gold) is None else None
+    return gold if gold and not _PROSE.search(gold) and check_gold(gold) is None else None
 
 
 def find_task(row: Row) -> str:
     """Return the task of the row's data source. Raises BadRow: it has none."""
     try:
-        return source_of(row["data_source"]).task
+        return find_source(row["data_source"]).task
     except UnknownSource as error:
         raise BadRow(str(error).partition(";")[0]) from error
 
@@ -204,7 +204,7 @@ def teach(
 
 def answer_in_actions(row: Row, model: str, system: str, responses: int, tries: int) -> Dialogue[Outcome]:
     """Lead the dialogue about a problem; the suffix says how the answer is written, to teacher and student."""
-    user = {"role": "user", "content": problem_of(row) + SUFFIXES.get(row["ability"], "")}
+    user = {"role": "user", "content": extract_problem(row) + SUFFIXES.get(row["ability"], "")}
     shown = [{"role": "system", "content": system}, user] if system else [user]
     prompt = [{"role": "system", "content": TEACHER_PROMPT}, user]
     read = partial(read_actions, ability=row["ability"])

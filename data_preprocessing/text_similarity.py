@@ -21,7 +21,7 @@ from pydantic import Field, PositiveInt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, group_of, normal_form
+from prime_ext.step_rm.question_split import LETTERS_OF_A_TEXT, name_group, normalize_question
 
 # From the most literal to the least; a row counts at the first that applies.
 Level = Literal["exact", "normalised", "numbers", "near", "ngrams", "part"]
@@ -66,7 +66,7 @@ class Settings:
 @lru_cache(maxsize=1024)
 def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
     """Return checksums of all character n-grams of a text's normal form; of the form itself if it is shorter."""
-    data = normal_form(text, mask_numbers).encode()
+    data = normalize_question(text, mask_numbers).encode()
     if len(data) <= SHINGLE:
         return frozenset([zlib.crc32(data)])
     return frozenset(zlib.crc32(data[start : start + SHINGLE]) for start in range(len(data) - SHINGLE + 1))
@@ -75,7 +75,7 @@ def shingles(text: str, mask_numbers: bool) -> frozenset[int]:
 @lru_cache(maxsize=1024)
 def word_ngrams(text: str, size: int) -> frozenset[str]:
     """Return all runs of ``size`` words of a text's normal form, numbers included; none if there are fewer words."""
-    words = normal_form(text, False).split()
+    words = normalize_question(text, False).split()
     return frozenset(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
@@ -92,10 +92,10 @@ def signature(form: frozenset[int]) -> MinHash:
     return minhash
 
 
-def wording(text: str) -> str:
+def normalize_wording(text: str) -> str:
     """Return the words, numbers and operators of a text: case, white space, punctuation and layout do not count."""
     # Normal forms have no operators, and x - 1 is not x + 1.
-    return f"{normal_form(text, False)} {''.join(_OPERATOR.findall(text))}"
+    return f"{normalize_question(text, False)} {''.join(_OPERATOR.findall(text))}"
 
 
 class SimilarityIndex:
@@ -163,10 +163,10 @@ class SimilarityIndex:
 
     def _forms(self, texts: Sequence[str]) -> list[Entry]:
         joined = "\n".join(texts)
-        parts = [normal_form(text, True) for text in texts]
+        parts = [normalize_question(text, True) for text in texts]
         # Short ones ("4 in all") name nothing.
         long = [part for part in parts if sum(map(str.isalpha, part)) >= LETTERS_OF_A_TEXT]
-        named = {"exact": joined, "normalised": wording(joined), "numbers": normal_form(joined, True)}
+        named = {"exact": joined, "normalised": normalize_wording(joined), "numbers": normalize_question(joined, True)}
         return [*named.items(), *(("part", part) for part in dict.fromkeys(long))]
 
     def _sets(self, texts: Sequence[str]) -> tuple[frozenset[int], frozenset[str]]:
@@ -174,7 +174,7 @@ class SimilarityIndex:
         return shingles(joined, mask_numbers=True), word_ngrams(joined, self.settings.ngram)
 
 
-def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
+def find_near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the name of the group of each row, 16 hexadecimal digits.
 
     A group is whatever hits in a :class:`SimilarityIndex` connect. Its name is the least of those that its members
@@ -187,7 +187,7 @@ def near_groups(rows: Sequence[Sequence[str]]) -> list[str]:
     links = [(row, index.rows[entry][0]) for row, texts in enumerate(rows) for entry, _ in index.hits(*texts)]
     graph = coo_array((np.ones(len(links)), tuple(zip(*links, strict=True))), shape=(len(rows), len(rows)))
     roots = connected_components(graph, directed=False)[1]
-    alone = [group_of("\n".join(texts), "numbers") for texts in rows]
+    alone = [name_group("\n".join(texts), "numbers") for texts in rows]
     names: dict[int, str] = {}
     for root, name in zip(roots, alone, strict=True):
         names[root] = min(name, names.get(root, name))

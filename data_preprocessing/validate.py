@@ -30,7 +30,7 @@ from data_preprocessing.stages import show_progress
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, count_tokens, load_tokenizer, row_faults
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.report_page import markdown_table
-from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.verifiers.sources import register_source
 
 # Different faults.
@@ -135,14 +135,14 @@ class Validator:
         for path in files:
             read_parquet_schema(path)
             number = 0
-            for number, row in enumerate(show_progress(whole_rows(path), path.name), start=1):
+            for number, row in enumerate(show_progress(read_rows(path), path.name), start=1):
                 await self._check(row, f"{path.name} row {number}")
             if number == 0:
                 raise SourceError(f"{path} has no rows")
 
     async def _check(self, row: Mapping[str, Any], place: str) -> None:
         count = self.sources[row["data_source"] or "(none)"]
-        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._deeper_faults(row, count)
+        faults = [("schema", fault) for fault in row_faults(row, RLRow)] or await self._find_deeper_faults(row, count)
         length = self._length(row["prompt"])
         if self._limit is not None and length > self._limit:
             faults.append(("too long", f"the prompt has {length} tokens, more than {self._limit}"))
@@ -157,7 +157,7 @@ class Validator:
                 first, met = self.listed.get(text, (place, 0))
                 self.listed[text] = (first, met + 1)
 
-    async def _deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
+    async def _find_deeper_faults(self, row: Mapping[str, Any], count: SourceCount) -> list[tuple[str, str]]:
         faults = []
         extra, gold = row["extra_info"], row["reward_model"]["ground_truth"]
         name = f"{row['data_source']} {extra.get('split')} {extra['index']}"

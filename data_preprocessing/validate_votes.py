@@ -24,12 +24,12 @@ import pyarrow as pa
 from data_preprocessing.command import positive, program
 from data_preprocessing.dialogues import Ask, Dialogue
 from data_preprocessing.grading import Judge
-from data_preprocessing.model_stage import Row, add_to_extra, problem_of, run_model_stage, stage_parser
+from data_preprocessing.model_stage import Row, add_to_extra, extract_problem, run_model_stage, stage_parser
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
 from prime_ext.verifiers.math.extraction import extract_answer
-from prime_ext.verifiers.sources import source_of
+from prime_ext.verifiers.sources import find_source
 
 # As the published script.
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, max_new_tokens=16384)
@@ -72,7 +72,7 @@ def says_unsolvable(answer: str) -> bool:
     return _UNSOLVABLE.fullmatch(_MARKUP.sub(" ", answer).strip()) is not None
 
 
-def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
+def tally_votes(model: str, answers: Sequence[str | None], equal: set[tuple[str, str]], matching: set[str]) -> Votes:
     """Count votes by the content of each solution's box, None without one.
 
     ``equal`` are pairs of answers of which the first is right where the second is the reference; ``matching`` the
@@ -92,12 +92,12 @@ def counted(model: str, answers: Sequence[str | None], equal: set[tuple[str, str
     return Votes(model, len(answers), solvable, unsolvable, most, right, answer, answer in matching)
 
 
-def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
+def vote_on_row(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal]:
     """Lead the dialogue about a row of mathematics; add :data:`FIELDS` to its votes by other models."""
     earlier = [votes for votes in row["extra_info"].get("votes") or () if votes["model"] != model]
-    if source_of(row["data_source"]).task != "math":
-        return [_with_votes(row, earlier or None)]
-    user = {"role": "user", "content": INSTRUCTION + problem_of(row)}
+    if find_source(row["data_source"]).task != "math":
+        return [_set_votes(row, earlier or None)]
+    user = {"role": "user", "content": INSTRUCTION + extract_problem(row)}
     asked = [{"role": "system", "content": SYSTEM}, user]
     said: list[Response] = yield [Ask(asked, sample=number) for number in range(solutions)]
     answers = [None if response.finish == "length" else extract_answer(response.text) for response in said]
@@ -110,10 +110,10 @@ def voting(row: Row, model: str, solutions: int) -> Dialogue[list[Row] | Removal
     ]
     equal = {pair for pair, verdict in zip(pairs, verdicts, strict=False) if verdict.correct}
     matching = {a for a, verdict in zip(distinct, verdicts[len(pairs) :], strict=True) if verdict.correct}
-    return [_with_votes(row, [*earlier, asdict(counted(model, answers, equal, matching))])]
+    return [_set_votes(row, [*earlier, asdict(tally_votes(model, answers, equal, matching))])]
 
 
-def _with_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
+def _set_votes(row: Row, votes: list[dict[str, Any]] | None) -> Row:
     return {**row, "extra_info": {**row["extra_info"], "votes": votes}}
 
 
@@ -124,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = top.parse_args(words)
     settings = {"solutions": options.solutions}
     schema = partial(add_to_extra, fields=FIELDS)
-    dialogue = partial(voting, **settings)
+    dialogue = partial(vote_on_row, **settings)
     return run_model_stage(options, dialogue, title="Validation by votes", rules={}, settings=settings, schema=schema)
 
 

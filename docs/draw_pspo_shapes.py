@@ -17,7 +17,7 @@ from matplotlib.ticker import MultipleLocator
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from prime_ext.algorithms.chain_reward import ChainReward
-from recipes.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
+from recipes.figures import BLUE, GREEN, GREY, ORANGE, make_figure, save
 
 REWARDS = {
     "none": ChainReward(),
@@ -66,7 +66,7 @@ def fillers(reward: ChainReward, score: float, most: int = MOST_STEPS) -> list[f
 
 def plot_shapes(path: Path) -> None:
     """Write the picture."""
-    figure, ((shapes, *breaks),) = new_figure(1, 3, (14, 4.6))
+    figure, ((shapes, *breaks),) = make_figure(1, 3, (14, 4.6))
     for name, reward in REWARDS.items():
         for score, style in zip(SCORES, ("--", "-"), strict=True):
             # Only the released code reads the score.

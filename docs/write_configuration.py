@@ -75,7 +75,7 @@ def keys_of(text: str, section: str) -> list[tuple[str, str, str]]:
 
 def write_variants() -> str:
     """Return a table: the keys that define variants, a column for each of them."""
-    keys = {name: variant.keys_of(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
+    keys = {name: variant.read_keys(name) for name in ("distilled", "paper", "guarded", "rloo", *OTHERS)}
     names = dict.fromkeys(key for values in keys.values() for key in values if key != "prime.variant")
     rows = [["key", *(f"`{name}`" for name in keys)], ["---"] * (len(keys) + 1)]
     for name in names:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, number, percent, score
-from eval.published import differing
+from eval.published import find_differences
 from eval.results import FinishedRun, TaskRun, load_run
 from eval.statistics import compare_runs
 from prime_ext.utils.files import write_json, write_text
@@ -78,7 +78,7 @@ def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> 
         changes.append(f"prompts differ ({first['prompt']} and {second['prompt']}, by their hashes)")
         if not prompts:
             raise RunError(f"{name}: {changes[-1]}; --allow-prompts compares all the same")
-    pairs = differing(*({**entry["decoding"], "stop": entry["stop"]} for entry in (first, second)))
+    pairs = find_differences(*({**entry["decoding"], "stop": entry["stop"]} for entry in (first, second)))
     if pairs:
         changes.append("decoding differs: " + ", ".join(f"{key} {a} and {b}" for key, (a, b) in pairs.items()))
         if not decoding:
@@ -86,7 +86,7 @@ def _changes(before: TaskRun, after: TaskRun, decoding: bool, prompts: bool) -> 
     return changes
 
 
-def signed(value: float) -> str:
+def format_difference(value: float) -> str:
     """Return a difference of fractions in points, with its sign."""
     return f"{100 * value:+.1f}"
 
@@ -96,9 +96,9 @@ def _line(title: str, own: Mapping[str, Any] | None, scores: Sequence[str]) -> l
     if own is None:
         return [title, NONE, NONE, *scores, "0", "0", "0"]
     error = "" if own["standard_error"] is None else f" ± {percent(own['standard_error'])}"
-    ends = NONE if own["low"] is None else f"{signed(own['low'])} to {signed(own['high'])}"
+    ends = NONE if own["low"] is None else f"{format_difference(own['low'])} to {format_difference(own['high'])}"
     counts = map(number, (len(own["gained"]), len(own["lost"]), own["problems"]))
-    return [title, signed(own["difference"]) + error, ends, *scores, *counts]
+    return [title, format_difference(own["difference"]) + error, ends, *scores, *counts]
 
 
 def comparison_page(found: Mapping[str, Any], before: FinishedRun, after: FinishedRun) -> Page:

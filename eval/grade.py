@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from eval.plan import choose_ks
-from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, key_of, read_results, versions
+from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, get_key, read_results, versions
 from eval.run import conclude
 from eval.summary import measure
 from eval.verdicts import PROBLEM_FIELDS, RESPONSE_FIELDS, SAMPLE_FIELDS, grade, make_verifier
-from prime_ext.utils.files import numbered_lines, write_json
+from prime_ext.utils.files import read_lines, write_json
 from prime_ext.utils.run_store import LineFile, Row, RunError, RunLock, command, parse_object
 from prime_ext.verifiers.sources import TaskVerifier
 
@@ -48,7 +48,7 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
     path, n = folder / PROBLEMS, task["decoding"]["n"]
     if not path.is_file():
         raise RunError(f"{path} does not exist; the command of the run, given again, makes it")
-    rows = [parse_object(line, f"{path} line {number}") for number, line in numbered_lines(path)]
+    rows = [parse_object(line, f"{path} line {number}") for number, line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if set(row) != set(PROBLEM_FIELDS) or not isinstance(row["gold"], str):
             held = f"the gold answer {row['gold']!r}" if "gold" in row else "no gold answer"
@@ -57,11 +57,11 @@ def _regrade(folder: Path, task: dict[str, Any], verifier: TaskVerifier) -> int:
             )
     problems = {row["problem"]: row for row in rows}
     keys = [(problem, sample) for problem in problems for sample in range(n)]
-    responses = LineFile(folder / RESPONSES, key_of, RESPONSE_FIELDS, keys)
-    old = LineFile(folder / SAMPLES, key_of, SAMPLE_FIELDS, keys)
+    responses = LineFile(folder / RESPONSES, get_key, RESPONSE_FIELDS, keys)
+    old = LineFile(folder / SAMPLES, get_key, SAMPLE_FIELDS, keys)
     unfinished = folder / f".{SAMPLES}"
     unfinished.unlink(missing_ok=True)
-    new = LineFile(unfinished, key_of, SAMPLE_FIELDS, keys)
+    new = LineFile(unfinished, get_key, SAMPLE_FIELDS, keys)
     seconds = grade(folder.name, verifier, problems, responses.rows, new)
     unfinished.replace(old.path)
     task["ks"] = choose_ks(task["metrics"], n, None)

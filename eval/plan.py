@@ -14,7 +14,7 @@ from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
 from prime_ext.tasks.task import Decoding, Problem, Task
 from prime_ext.tasks.task_file import load_task, task_names
-from prime_ext.tasks.task_rows import default_split, load_problems
+from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import RunError
 
@@ -51,7 +51,7 @@ class Planned:
         """Problem and number of every response, in order."""
         return ((problem, sample) for problem in self.problems for sample in range(self.decoding.n))
 
-    def seed_of(self, problem: str, sample: int) -> int:
+    def derive_seed(self, problem: str, sample: int) -> int:
         """Return the seed of a response, which depends only on the run's seed, the task, the problem and the sample."""
         text = json.dumps([self.seed, self.name, problem, sample])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
@@ -67,7 +67,7 @@ class Planned:
             stop=self.stop,
         )
         key = json.dumps([self.name, problem, sample])
-        return Request(key, self.shown[problem], sampling, self.seed_of(problem, sample))
+        return Request(key, self.shown[problem], sampling, self.derive_seed(problem, sample))
 
     def identity(self) -> dict[str, Any]:
         """Return what the responses of the task depend on besides the model and the seed, for JSON."""
@@ -95,7 +95,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
     shot = read_few_shot(options.few_shot) if options.few_shot else FewShot()
     planned = []
     for task in choose_tasks(options.tasks):
-        name, decoding = choose_decoding(task, options.decoding, changes_of(options))
+        name, decoding = choose_decoding(task, options.decoding, read_changes(options))
         try:
             loaded = load_problems(task, options.data, options.split)
         except SourceError as error:
@@ -107,7 +107,7 @@ def plan_tasks(options: argparse.Namespace) -> list[Planned]:
         shown = {own: show(task, one, options.prompt, system, shot, options.raw) for own, one in problems.items()}
         one = Planned(
             task=task,
-            split=options.split or default_split(task, local=options.data is not None),
+            split=options.split or choose_default_split(task, local=options.data is not None),
             problems=problems,
             prompt_name=options.prompt,
             shown=shown,
@@ -136,7 +136,7 @@ def choose_tasks(names: Sequence[str]) -> list[Task]:
     return list(tasks.values())
 
 
-def changes_of(options: argparse.Namespace) -> dict[str, Any]:
+def read_changes(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the command line changes of the decodings, by the names of :class:`Decoding`."""
     names = ("n", "temperature", "top_p", "top_k", "min_new_tokens", "max_new_tokens")
     return {name: value for name in names if (value := getattr(options, name)) is not None}

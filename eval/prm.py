@@ -39,7 +39,7 @@ from eval.prm_scorers import (
     model_identity,
     score_all,
 )
-from prime_ext.generate.local_model import loading
+from prime_ext.generate.local_model import catch_loading_errors
 from prime_ext.generate.prm_description import read_description, versions
 from prime_ext.step_rm.scorers.local import device_and_dtype
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
@@ -110,7 +110,7 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
         return ClassifierScorer(TokenClassifier(arguments.model, *reading, *options))
     device, dtype = device_and_dtype(arguments.device, arguments.dtype)
     use_cache_without_hub(arguments.model)
-    with loading(arguments.model):
+    with catch_loading_errors(arguments.model):
         config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=remote)
         tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
     longest = arguments.max_length or getattr(config, "max_position_embeddings", None) or 8192
@@ -118,7 +118,7 @@ def load_scorer(arguments: argparse.Namespace, description: Row) -> ImplicitScor
     models = {}
     for name in ("model", "reference"):
         if (path := getattr(arguments, name)) is not None:
-            with loading(path):
+            with catch_loading_errors(path):
                 models[name] = LogProbModel(path, device, dtype, trust_remote_code=remote)
             if not models[name].chunked:
                 print(f"{name}: its logits are not plain products with the output embedding; they are computed in full")

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from prime_ext.tasks.cells import text_of_cell
-from prime_ext.utils.rows import BadRow, whole_rows
+from prime_ext.tasks.cells import read_cell
+from prime_ext.utils.rows import BadRow, read_rows
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
@@ -78,7 +78,7 @@ def _processbench_rows(data: str, split: str) -> Iterator[Mapping[str, Any]]:
     found = [path for suffix in ("json", "jsonl", "parquet") if (path := Path(data) / f"{split}.{suffix}").is_file()]
     if not found:
         raise RunError(f"{data} has no {split}.json, {split}.jsonl or {split}.parquet; --splits chooses others")
-    return whole_rows(found[0])
+    return read_rows(found[0])
 
 
 def read_processbench(data: str, split: str, prefix: str, separator: str) -> list[ProcessBenchItem]:
@@ -108,7 +108,7 @@ def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
     found = sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}")) if path.is_dir() else [path]
     if not found or not found[0].is_file():
         raise RunError(f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}")
-    return chain.from_iterable(map(whole_rows, found))
+    return chain.from_iterable(map(read_rows, found))
 
 
 def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
@@ -173,7 +173,7 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
     ``SourceError``: the file cannot be read, a row does not fit, or only some rows have labels.
     """
     problems = []
-    for number, row in enumerate(whole_rows(path), start=1):
+    for number, row in enumerate(read_rows(path), start=1):
         where = f"{path} row {number}"
         prompt = _field(row, ("prompt", "problem"), where)
         responses = []
@@ -203,7 +203,7 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
             raise RunError(f"{where}: correctness must be 0 or 1, got {wrong[0]!r}")
         return [bool(value) for value in values]
     try:
-        gold = text_of_cell(row["gold"], "gold")
+        gold = read_cell(row["gold"], "gold")
     except BadRow as error:
         raise RunError(f"{where}: {error}") from error
     verdicts = MathVerifier().verify_batch([(r.text, gold) for r in responses], extraction=style)

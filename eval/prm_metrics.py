@@ -25,13 +25,13 @@ AGGREGATIONS: dict[str, Callable[[np.ndarray], float]] = {
 }
 
 
-def interval_of(values: np.ndarray) -> dict[str, float]:
+def compute_interval(values: np.ndarray) -> dict[str, float]:
     """Return the standard error and the 95 % interval that resampled values span."""
     low, high = np.percentile(values, [2.5, 97.5])
     return {"standard_error": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
 
 
-def resampled(n: int, resamples: int, seed: int) -> np.ndarray:
+def resample(n: int, resamples: int, seed: int) -> np.ndarray:
     """Return numbers of ``n`` problems or responses, drawn with replacement: a row for each resample."""
     return np.random.default_rng(seed).integers(0, n, (resamples, n))
 
@@ -39,13 +39,13 @@ def resampled(n: int, resamples: int, seed: int) -> np.ndarray:
 def mean_interval(values: Sequence[float], resamples: int, seed: int) -> dict[str, float]:
     """Return ``value``, the mean over problems, with its bootstrap interval."""
     array = np.array(values, dtype=float)
-    return {"value": float(array.mean()), **interval_of(array[resampled(len(array), resamples, seed)].mean(1))}
+    return {"value": float(array.mean()), **compute_interval(array[resample(len(array), resamples, seed)].mean(1))}
 
 
 # ---- ProcessBench (arXiv 2412.06559) -------------------------------------------------------------------------------
 
 
-def first_error(scores: StepScores, threshold: float) -> int | None:
+def find_error(scores: StepScores, threshold: float) -> int | None:
     """Return the first step whose score is below the threshold (strictly), -1 if none is; None without scores."""
     if scores is None:
         return None
@@ -108,11 +108,11 @@ def fit_threshold(scores: Sequence[StepScores], labels: Sequence[int]) -> tuple[
     return best_threshold, best
 
 
-def resampled_f1(predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int) -> np.ndarray:
+def resample_f1(predictions: Sequence[int | None], labels: Sequence[int], resamples: int, seed: int) -> np.ndarray:
     """Return F1 of every resample of the responses, with the predictions (and so the threshold) held fixed."""
     erroneous = np.array(labels) != -1
     right = np.array([p == y for p, y in zip(predictions, labels, strict=True)])
-    rows = resampled(len(right), resamples, seed)
+    rows = resample(len(right), resamples, seed)
     classes = (erroneous[rows], ~erroneous[rows])
     error, correct = ((right[rows] & own).sum(1) / np.maximum(1, own.sum(1)) for own in classes)
     total = error + correct
@@ -145,7 +145,7 @@ def prm_score(count_X4: np.ndarray) -> dict[str, np.ndarray]:
     return {"f1": f1_X, "negative_f1": negative_f1_X, "prm_score": score_X}
 
 
-def best_prm_score(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> tuple[float, float]:
+def find_best_prm_score(scores: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> tuple[float, float]:
     """Return the threshold with the best PRMScore on these steps, and that score."""
     score_N, right_N = np.concatenate(scores), np.concatenate(right).astype(bool)
     threshold_M = np.append(np.nextafter(score_N.min(), -np.inf), np.unique(score_N))
@@ -159,7 +159,7 @@ def best_prm_score(scores: Sequence[Sequence[float]], right: Sequence[Sequence[b
 # ---- pairs ---------------------------------------------------------------------------------------------------------
 
 
-def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
+def count_ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[float, int]:
     """Count pairs of a correct and a wrong response with the correct one ahead (a tie is 1/2), and all such pairs."""
     right = [score for score, hit in zip(scores, correct, strict=True) if hit]
     wrong = [score for score, hit in zip(scores, correct, strict=True) if not hit]
@@ -169,20 +169,20 @@ def ordered_pairs(scores: Sequence[float], correct: Sequence[bool]) -> tuple[flo
 def pairwise_accuracy(counts: Sequence[tuple[float, int]], resamples: int, seed: int) -> dict[str, Any] | None:
     """Return ``value``, the share of ordered pairs, pooled over problems, with an interval by resampling problems.
 
-    ``counts`` are those of :func:`ordered_pairs` for each problem, ``pairs`` is their number. None without a pair.
+    ``counts`` are those of :func:`count_ordered_pairs` by problem, ``pairs`` is their number. None without a pair.
     """
     table = np.array([pair for pair in counts if pair[1]], dtype=float)
     if not len(table):
         return None
-    sums = table[resampled(len(table), resamples, seed)].sum(1)
+    sums = table[resample(len(table), resamples, seed)].sum(1)
     value = float(table[:, 0].sum() / table[:, 1].sum())
-    return {"value": value, **interval_of(sums[:, 0] / sums[:, 1]), "pairs": sum(n for _, n in counts)}
+    return {"value": value, **compute_interval(sums[:, 0] / sums[:, 1]), "pairs": sum(n for _, n in counts)}
 
 
 # ---- candidates ----------------------------------------------------------------------------------------------------
 
 
-def best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
+def compute_best_of(scores: Sequence[float], correct: Sequence[bool], draws: int) -> float:
     """Return the probability that the highest score of ``draws`` candidates is a correct one's; ties break at random.
 
     The highest of the subset is among the k lowest of the pool with probability C(k, N) / C(n, N); the difference

@@ -14,23 +14,23 @@ from eval.formats import percent
 from eval.prm_data import PrmBenchItem, Problem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
-    best_of,
-    best_prm_score,
-    first_error,
+    compute_best_of,
+    compute_interval,
+    count_ordered_pairs,
+    find_best_prm_score,
+    find_error,
     fit_threshold,
-    interval_of,
     mean_interval,
-    ordered_pairs,
     pairwise_accuracy,
     prm_score,
     processbench_score,
-    resampled,
-    resampled_f1,
+    resample,
+    resample_f1,
     step_counts,
 )
 from eval.prm_scorers import SCORE_KINDS, step_scores
 from eval.statistics import majority_score, pass_probability
-from prime_ext.generate.prm_description import right_probability
+from prime_ext.generate.prm_description import compute_right_probability
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row, RunError
@@ -83,11 +83,11 @@ def processbench_results(
         found, samples = {}, []
         for split, rows in splits.items():
             labels = [items[row].label for row in rows]
-            predictions = [first_error(scores[row], threshold_of[split]) for row in rows]
-            samples.append(resampled_f1(predictions, labels, arguments.resamples, arguments.seed))
+            predictions = [find_error(scores[row], threshold_of[split]) for row in rows]
+            samples.append(resample_f1(predictions, labels, arguments.resamples, arguments.seed))
             found[split] = {
                 **processbench_score(predictions, labels),
-                "f1_interval": interval_of(samples[-1]),
+                "f1_interval": compute_interval(samples[-1]),
                 "threshold": threshold_of[split],
                 "responses": len(rows),
                 "erroneous": sum(label != -1 for label in labels),
@@ -98,13 +98,13 @@ def processbench_results(
         results[mode] = {
             "splits": found,
             "average_f1": float(np.mean([own["f1"] for own in found.values()])),
-            "average_f1_interval": interval_of(average),
+            "average_f1_interval": compute_interval(average),
         }
     results["protocol"]["threshold"] = protocol
     lines = []
     for item, own in zip(items, scores, strict=True):
         line = {"id": item.id, "split": item.split, "label": item.label}
-        lines.append({**line, "prediction": first_error(own, protocol), "step_scores": own})
+        lines.append({**line, "prediction": find_error(own, protocol), "step_scores": own})
     return results, lines
 
 
@@ -127,15 +127,15 @@ def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem
     classes = {}
     for kind in (*dict.fromkeys(kinds), "overall"):
         count_X4 = count_R4 if kind == "overall" else count_R4[[own == kind for own in kinds]]
-        samples = prm_score(count_X4[resampled(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
+        samples = prm_score(count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
         classes[kind] = {
             **{name: float(value) for name, value in prm_score(count_X4.sum(0)).items()},
-            "prm_score_interval": interval_of(samples["prm_score"]),
+            "prm_score_interval": compute_interval(samples["prm_score"]),
             "responses": len(count_X4),
             "steps": int(count_X4.sum()),
             "wrong_steps": int(count_X4[:, 2:].sum()),
         }
-    best_threshold, best = best_prm_score([scores[row] for row in rows], right)
+    best_threshold, best = find_best_prm_score([scores[row] for row in rows], right)
     means = {
         name: float(np.mean([classes[kind]["prm_score"] for kind in own]))
         for name, own in DIMENSIONS.items()
@@ -196,7 +196,7 @@ def candidate_results(
         line = {"id": problem.id, "response": place, "chosen": number in chosen, "scores": scores}
         line["correct"] = None if problem.correct is None else problem.correct[place]
         if trained and scores[judge] is not None:
-            line["probability"] = right_probability(description, scores[judge])
+            line["probability"] = compute_right_probability(description, scores[judge])
         lines.append({**line, "steps": raw[number], "answer": problem.answers[place]})
     return results, lines
 
@@ -216,12 +216,12 @@ def _measure(
         }
         for name, part in parts.items():
             zipped = zip(part, problems, strict=True)
-            columns[f"best, {name}"] = [best_of(own, problem.correct, n) for own, problem in zipped]
+            columns[f"best, {name}"] = [compute_best_of(own, problem.correct, n) for own, problem in zipped]
         for name, values in columns.items():
             table.setdefault(name, {})[str(n)] = mean_interval(values, *how)
     ahead = {}
     for name, part in parts.items():
-        counts = [ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
+        counts = [count_ordered_pairs(own, problem.correct) for own, problem in zip(part, problems, strict=True)]
         ahead[name] = pairwise_accuracy(counts, *how)
     return {"n": sizes, "best_of_n": table, "pairwise_accuracy": ahead}
 

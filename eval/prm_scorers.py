@@ -16,9 +16,9 @@ import torch
 from tqdm import tqdm
 
 from eval.prm_data import Response
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
-from prime_ext.step_rm.scorers.local import length_buckets, padded
+from prime_ext.step_rm.scorers.local import length_buckets, pad_inputs
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps
@@ -56,14 +56,14 @@ class LogProbModel:
     @torch.no_grad()
     def log_probs(self, batch: Sequence[TokenizedSteps], pad: int) -> list[torch.Tensor]:
         """Return log-probabilities of the response tokens of each row, float32 on the host."""
-        id_BT, mask_BT = (part.to(self.device) for part in padded([torch.tensor(t.ids) for t in batch], pad))
+        id_BT, mask_BT = (part.to(self.device) for part in pad_inputs([torch.tensor(t.ids) for t in batch], pad))
         places = [(row, slice(t.n_prompt - 1, len(t.ids) - 1)) for row, t in enumerate(batch)]
         target_N = torch.cat([id_BT[row, place.start + 1 : place.stop + 1] for row, place in places])
         if self.chunked:
             hidden_BTH = self.model.base_model(input_ids=id_BT, attention_mask=mask_BT).last_hidden_state
             hidden_NH = torch.cat([hidden_BTH[row, place] for row, place in places])
             head_VH = self.model.get_output_embeddings().weight
-            log_prob_N, _ = chunked_log_probs_and_entropy(
+            log_prob_N, _ = compute_log_probs_and_entropy(
                 hidden_NH, head_VH, target_N, chunk=self.chunk, with_entropy=False
             )
         else:

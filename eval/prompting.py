@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from prime_ext.config.checks import STRICT, SettingsError, read
-from prime_ext.tasks.cells import PLACEHOLDER, filled
+from prime_ext.tasks.cells import PLACEHOLDER, fill_in
 from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.run_store import RunError
 
@@ -60,10 +60,10 @@ def show(task: Task, problem: Problem, prompt_name: str, system: str | None, sho
         for name in PLACEHOLDER.findall(prompt.user):
             if name not in example:
                 raise RunError(f"few-shot example {number} has no {name!r}, which the prompt of {task.name} shows")
-    user = filled(prompt.user, problem.fields)
+    user = fill_in(prompt.user, problem.fields)
     # Braces in a system message that was given are its own.
-    system = filled(prompt.system, problem.fields) if system is None else system
-    examples = [(filled(prompt.user, example), example["response"]) for example in shot.examples]
+    system = fill_in(prompt.system, problem.fields) if system is None else system
+    examples = [(fill_in(prompt.user, example), example["response"]) for example in shot.examples]
     if not raw:
         turns = [{"role": "system", "content": system}] if system else []
         for asked, answered in examples:
@@ -71,8 +71,8 @@ def show(task: Task, problem: Problem, prompt_name: str, system: str | None, sho
         return (*turns, {"role": "user", "content": user})
     if not examples:
         return f"{system}\n\n{user}" if system else user
-    done = [filled(shot.format, {"prompt": asked, "response": answered}) for asked, answered in examples]
-    begun = filled(shot.format.partition(_RESPONSE)[0], {"prompt": user})
+    done = [fill_in(shot.format, {"prompt": asked, "response": answered}) for asked, answered in examples]
+    begun = fill_in(shot.format.partition(_RESPONSE)[0], {"prompt": user})
     return shot.separator.join([*([system] if system else []), *done, begun])
 
 

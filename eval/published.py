@@ -55,7 +55,7 @@ def references(task: str) -> list[Row]:
     return list(found.values())
 
 
-def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
+def find_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None:
     """Return our estimate of a metric of a task file; None if the run has none. ``macro_f1`` has no interval."""
     summary = entry["summary"]
     if metric == "macro_f1":
@@ -65,7 +65,7 @@ def our_score(entry: Mapping[str, Any], metric: str) -> Mapping[str, Any] | None
     return summary["scores"].get(mean if metric in CHOICE_METRICS else metric)
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def find_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two decodings differ, apart from their names."""
     defaults = asdict(Decoding())
     keys = [key for key in dict.fromkeys([*first, *second]) if key != "name"]
@@ -73,7 +73,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+def list_known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
     """Return what is known to differ between a published measurement and a task of a run, in words.
 
     Published single responses were made with the decoding ``paper``, ``avg@k`` and the like with that of k responses.
@@ -86,14 +86,14 @@ def known_differences(name: str, entry: Mapping[str, Any], reference: Mapping[st
     if fitting is None:
         words = [f"the published decoding of {metric} is not known"]
     else:
-        pairs = differing(entry["decoding"], asdict(fitting))
+        pairs = find_differences(entry["decoding"], asdict(fitting))
         words = [f"{key} {ours}, published {theirs}" for key, (ours, theirs) in pairs.items()]
     if rows is None:
         return [*words, "the number of published problems is not known"]
     return words if rows == problems else [*words, f"{problems:,} problems, published {rows:,}"]
 
 
-def best_published(entry: Mapping[str, Any], model: str) -> str:
+def find_best_published(entry: Mapping[str, Any], model: str) -> str:
     """Return the published number that fits a run best: of its own ``avg@n``, else of single responses.
 
     It is that of the model that ran, else the highest score.
@@ -101,7 +101,7 @@ def best_published(entry: Mapping[str, Any], model: str) -> str:
     n = entry["summary"]["samples_per_problem"]
     wanted = (f"avg@{n}", "accuracy", "micro_f1")
     fitting = [own for metric in wanted for own in entry["references"] if own["metric"] == metric and own["values"]]
-    best = next((own for own in fitting if our_score(entry, own["metric"]) is not None), None)
+    best = next((own for own in fitting if find_score(entry, own["metric"]) is not None), None)
     if best is None:
         return NONE
     values, base = best["values"], model.rstrip("/").rpartition("/")[2].casefold()
@@ -117,14 +117,14 @@ def paper_table(name: str, runs: Mapping[str, FinishedRun]) -> Page:
     published = {task: next(own for own in references(task) if own["metric"] == paper.metric) for task in tasks}
     models = list(dict.fromkeys(model for own in published.values() for model in own["values"]))
     ours = {
-        task: [our_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None for run in runs.values()]
+        task: [find_score(run.tasks[task].entry, paper.metric) if task in run.tasks else None for run in runs.values()]
         for task in tasks
     }
     theirs = {task: [own["values"].get(model) for model in models] for task, own in published.items()}
-    rows = [[own.title, *map(score, ours[task]), *map(_plain, theirs[task])] for task, own in tasks.items()]
-    means = [mean_of_tasks(column) for column in zip(*ours.values(), strict=True)]
+    rows = [[own.title, *map(score, ours[task]), *map(_format_value, theirs[task])] for task, own in tasks.items()]
+    means = [average_tasks(column) for column in zip(*ours.values(), strict=True)]
     their_means = [None if None in own else sum(own) / len(own) for own in zip(*theirs.values(), strict=True)]
-    rows.append(["average", *means, *map(_plain, their_means)])
+    rows.append(["average", *means, *map(_format_value, their_means)])
     same = "the accuracy" if paper.metric == "accuracy" else f"which is {paper.metric}"
     notes = [
         f"Percent. Ours: mean score of a response ± standard error over problems ({same}). The average is the plain "
@@ -146,16 +146,16 @@ def _differences(run: FinishedRun, tasks: Mapping[str, Any], published: Mapping[
     titles: dict[str, list[str]] = {}
     there = [task for task in tasks if task in run.tasks]
     for task in there:
-        for words in known_differences(task, run.tasks[task].entry, published[task]):
+        for words in list_known_differences(task, run.tasks[task].entry, published[task]):
             titles.setdefault(words, []).append(tasks[task].title)
     return [words if len(own) == len(there) else f"{', '.join(own)}: {words}" for words, own in titles.items()]
 
 
-def _plain(value: float | None) -> str:
+def _format_value(value: float | None) -> str:
     return NONE if value is None else f"{value:.1f}"
 
 
-def mean_of_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
+def average_tasks(estimates: Sequence[Mapping[str, Any] | None]) -> str:
     """Return the mean of scores of tasks without common problems, ± its standard error; a dash if one is missing."""
     there = [own for own in estimates if own is not None]
     if not there or len(there) < len(estimates):

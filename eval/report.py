@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.formats import NONE, flatten, interval, number, percent, score, show_prompt
-from eval.published import PAPERS, best_published, known_differences, our_score, paper_table
+from eval.published import PAPERS, find_best_published, find_score, list_known_differences, paper_table
 from eval.results import FinishedRun, TaskRun, load_run
 from prime_ext.utils.files import write_text
-from prime_ext.utils.report_page import Page, one_line
+from prime_ext.utils.report_page import Page, join_lines
 from prime_ext.utils.run_store import Row, RunError, command
 
 KINDS = ("right", "wrong", "without an answer", "truncated", "not judged")
@@ -67,7 +67,7 @@ def _summary(run: FinishedRun) -> list[list[str]]:
             entry["title"],
             score(task.mean),
             interval(task.mean),
-            best_published(entry, run.model),
+            find_best_published(entry, run.model),
             f"{summary['problems']:,} x {task.n}",
             number(float(summary["tokens"]["mean"])),
             percent(summary["truncated"]),
@@ -95,10 +95,10 @@ def _add_task(page: Page, task: TaskRun) -> None:
         models = [[model, f"{value:.1f}"] for model, value in reference["values"].items()]
         page.table(
             ["model", f"{reference['metric']}, %"],
-            [["this run", score(our_score(entry, reference["metric"]))], *models],
+            [["this run", score(find_score(entry, reference["metric"]))], *models],
         )
         page.text(f"Source: {reference['source']}.")
-        if differences := known_differences(task.name, entry, reference):
+        if differences := list_known_differences(task.name, entry, reference):
             page.text(f"To know before comparing: {'; '.join(differences)}.")
     for name, parts in summary["groups"].items():
         page.heading(f"By {name}", level=3)
@@ -114,10 +114,10 @@ def _add_task(page: Page, task: TaskRun) -> None:
     for kind, row in choose_examples(task).items():
         with page.details(f"A response that is {kind}"):
             page.code(show_prompt(row["prompt"]))
-            answer = "none" if row["extracted"] is None else one_line(row["extracted"], 200)
+            answer = "none" if row["extracted"] is None else join_lines(row["extracted"], 200)
             page.text(
                 f"Problem {row['problem']}, response {row['sample']}: {row['verdict']}, {row['tokens']:,} tokens. "
-                f"Answer: {answer}. Gold: {one_line(row['gold'], 200)}. {one_line(row['detail'], 400)}"
+                f"Answer: {answer}. Gold: {join_lines(row['gold'], 200)}. {join_lines(row['detail'], 400)}"
             )
             page.code(row["response"])
     with page.details("Settings and hashes"):
@@ -142,7 +142,7 @@ def facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return known + [(f"seconds of {part}", number(float(own))) for part, own in entry.get("seconds", {}).items()]
 
 
-def kind_of(row: Row) -> str:
+def find_kind(row: Row) -> str:
     """Return the kind of examples that a response belongs to."""
     if row["score"] is None:
         return "not judged"
@@ -157,7 +157,7 @@ def choose_examples(task: TaskRun) -> dict[str, Row]:
     """Return the first response of each kind."""
     first: dict[str, Row] = {}
     for row in task.rows:
-        first.setdefault(kind_of(row), row)
+        first.setdefault(find_kind(row), row)
     return {kind: first[kind] for kind in KINDS if kind in first}
 
 

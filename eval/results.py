@@ -22,7 +22,7 @@ RESPONSES, FAILED, SAMPLES, PROBLEMS = "responses.jsonl", "failed.jsonl", "sampl
 _PACKAGES = ("prime-ext", "transformers", "tokenizers", "torch", "vllm", "math-verify", "sympy", "numpy")
 
 
-def key_of(row: Mapping[str, Any]) -> Key:
+def get_key(row: Mapping[str, Any]) -> Key:
     """Return problem and number of a response."""
     return row["problem"], row["sample"]
 
@@ -147,7 +147,7 @@ def _task(folder: Path, name: str, own: Mapping[str, Any]) -> TaskRun:
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         row = parse_object(line, f"{path} line {number}")
-        problem, sample = key_of(row)
+        problem, sample = get_key(row)
         problems.setdefault(problem, {})[sample] = row
     task = TaskRun(name, own, {problem: list(rows.values()) for problem, rows in problems.items()})
     wanted = own["summary"]["problems"] * task.n - own["failed_responses"]

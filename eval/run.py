@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.plan import ALL, GROUPS, Planned, changes_of, plan_tasks
+from eval.plan import ALL, GROUPS, Planned, plan_tasks, read_changes
 from eval.published import references
 from eval.report import summary_table, write_report
 from eval.results import (
@@ -34,7 +34,7 @@ from eval.results import (
     RESULTS,
     SAMPLES,
     add_timing,
-    key_of,
+    get_key,
     load_run,
     read_results,
     versions,
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
+def collect_settings(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
     """Return the settings that the responses depend on; a folder holds one run with one such set."""
     return {
         "format": FORMAT,
@@ -112,7 +112,7 @@ def settings_of(options: argparse.Namespace, planned: Sequence[Planned], backend
             "split": options.split,
             "limit": options.limit,
             "decoding": options.decoding,
-            "changed": changes_of(options),
+            "changed": read_changes(options),
             "prompt": options.prompt,
             "system_prompt": options.system_prompt,
             "few_shot": options.few_shot.name if options.few_shot else None,
@@ -143,16 +143,16 @@ def entry(planned: Planned, measured: Mapping[str, Any], failed: int) -> dict[st
 
 def run(options: argparse.Namespace, planned: Sequence[Planned], backend: Backend) -> dict[str, Any]:
     """Generate, judge and measure, task by task, else RunError. Returns what ``results.json`` holds."""
-    settings = settings_of(options, planned, backend)
+    settings = collect_settings(options, planned, backend)
     folder = options.output
     with run_folder(folder, settings):
         # Whatever can be wrong is looked for before hours of work.
         earlier = read_results(folder) if (folder / RESULTS).exists() else {}
         verifiers = {one.task.grader: make_verifier(one.task.grader) for one in planned}
         responses = {
-            one.name: LineFile(folder / one.name / RESPONSES, key_of, RESPONSE_FIELDS, one.keys) for one in planned
+            one.name: LineFile(folder / one.name / RESPONSES, get_key, RESPONSE_FIELDS, one.keys) for one in planned
         }
-        samples = {one.name: LineFile(folder / one.name / SAMPLES, key_of, SAMPLE_FIELDS, one.keys) for one in planned}
+        samples = {one.name: LineFile(folder / one.name / SAMPLES, get_key, SAMPLE_FIELDS, one.keys) for one in planned}
         # The other responses to a problem differ in their seeds only.
         missing = {
             (one.name, key[0]): one for one in planned for key in one.keys if key not in responses[one.name].rows
@@ -193,7 +193,7 @@ def generate(planned: Planned, backend: Backend, responses: LineFile) -> int:
         for response in responding:
             problem, sample = asked.pop(response.key)
             values = {key: value for key, value in asdict(response).items() if key != "key"}
-            row = {"problem": problem, "sample": sample, "seed": planned.seed_of(problem, sample), **values}
+            row = {"problem": problem, "sample": sample, "seed": planned.derive_seed(problem, sample), **values}
             if response.finish == "failed":
                 failed[problem, sample] = row
             else:
@@ -214,7 +214,7 @@ def show_prompts(planned: Sequence[Planned], backend: Backend, number: int) -> N
         for name in list(one.problems)[:number]:
             request = one.request(name, 0)
             try:
-                text, how = backend.shown(request), "exactly what the model sees"
+                text, how = backend.render_prompt(request), "exactly what the model sees"
             except BackendError as error:
                 text, how = json.dumps(request.prompt, indent=2, ensure_ascii=False), f"the chat; {error}"
             print(f"=== {one.name}, problem {name}, prompt {one.prompt_name}: {how}\n{text}")

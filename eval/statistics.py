@@ -41,7 +41,7 @@ class Estimate(TypedDict):
     left_out: int
 
 
-def over_problems(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
+def estimate_mean(values: Sequence[float], trials: float, left_out: int = 0) -> Estimate | None:
     """Return the mean of one value per problem, each in [0, 1] (else ValueError); None without a value.
 
     ``trials`` are the independent right-or-wrong trials of all values together, the most that the effective number of
@@ -81,7 +81,7 @@ def average(scores: Scores) -> Estimate | None:
     """Return avg@k, the mean score of a response; None where nothing was judged."""
     judged = [[score for score in own if score is not None] for own in scores]
     means = [sum(own) / len(own) for own in judged if own]
-    return over_problems(means, sum(map(len, judged)), left_out=len(judged) - len(means))
+    return estimate_mean(means, sum(map(len, judged)), left_out=len(judged) - len(means))
 
 
 def pass_probability(responses: int, correct: int, k: int) -> float:
@@ -105,7 +105,7 @@ def pass_at_k(scores: Scores, k: int) -> Estimate | None:
     counted = [own for own in judged if len(own) >= k]
     values = [pass_probability(len(own), own.count(1.0), k) for own in counted]
     # Only disjoint draws are independent.
-    return over_problems(values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted))
+    return estimate_mean(values, sum(len(own) // k for own in counted), left_out=len(judged) - len(counted))
 
 
 # ---- maj@k: the answer that most of k responses give ---------------------------------------------------------------
@@ -153,10 +153,10 @@ def majority_at_k(ballots: Sequence[Ballot], k: int) -> Estimate | None:
     counted = [ballot for ballot in ballots if ballot.responses >= k]
     values = [majority_score(ballot, k) for ballot in counted]
     trials = sum(ballot.responses // k for ballot in counted)
-    return over_problems(values, trials, left_out=len(ballots) - len(counted))
+    return estimate_mean(values, trials, left_out=len(ballots) - len(counted))
 
 
-def same_mathematics() -> Same:
+def build_equality() -> Same:
     """Return the equality of mathematics: each answer is right where the other is the gold answer.
 
     Both ways, because the verifier lets an exact answer round to a gold decimal. What it cannot decide is different.

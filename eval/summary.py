@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.results import Key
-from eval.statistics import Estimate, average, majority_at_k, pass_at_k, same_mathematics
+from eval.statistics import Estimate, average, build_equality, majority_at_k, pass_at_k
 from prime_ext.tasks.task import CHOICE_METRICS
 from prime_ext.tasks.votes import count_votes
 from prime_ext.utils.run_store import Row
@@ -46,7 +46,7 @@ def measure(
     responses = max(1, len(there))
     of_k: dict[str, Any] = {f"pass@{k}": pass_at_k(list(scores.values()), k) for k in ks}
     if ks and grader in ("math", "choice"):
-        same = same_mathematics() if grader == "math" else operator.eq
+        same = build_equality() if grader == "math" else operator.eq
         answers = {problem: [None if row is None else row["extracted"] for row in own] for problem, own in rows.items()}
         ballots = [count_votes(answers[problem], scores[problem], same) for problem in groups]
         of_k |= {f"maj@{k}": majority_at_k(ballots, k) for k in ks}
@@ -59,13 +59,13 @@ def measure(
             "no_answer": sum(row["extracted"] is None for row in there) / responses,
             "truncated": sum(row["truncated"] for row in there) / responses,
             "tokens": {"mean": statistics.fmean(tokens), "median": statistics.median(tokens), "most": max(tokens)},
-            "groups": _by_group(groups, scores),
+            "groups": _average_groups(groups, scores),
         },
         "choice": _choice(n, rows) if grader == "choice" else None,
     }
 
 
-def _by_group(
+def _average_groups(
     groups: Mapping[str, Mapping[str, str]], scores: Mapping[str, Scores]
 ) -> dict[str, dict[str, Estimate | None]]:
     """Return ``avg@n`` for each value of each group, the values in order."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from eval.plan import Planned
-from eval.results import PROBLEMS, Key, key_of
+from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, RunError
 from prime_ext.verifiers import Verdict
@@ -30,7 +30,7 @@ SAMPLE_FIELDS = (
 )
 
 
-def recorded_gold(gold: str) -> str:
+def shorten_gold(gold: str) -> str:
     """Return a gold answer as the verdicts show it: long ones, the tests of programs, by their hash.
 
     Those of LiveCodeBench are megabytes, and there are several responses to each problem.
@@ -74,9 +74,9 @@ def grade(
     """
     samples.keep(
         lambda row: (
-            key_of(row) in responses
-            and row["response"] == responses[key_of(row)]["text"]
-            and row["gold"] == recorded_gold(problems[row["problem"]]["gold"])
+            get_key(row) in responses
+            and row["response"] == responses[get_key(row)]["text"]
+            and row["gold"] == shorten_gold(problems[row["problem"]]["gold"])
         )
     )
     todo = [row for key, row in responses.items() if key not in samples.rows]
@@ -113,7 +113,7 @@ def _sample(problem: Row, response: Row, verdict: Verdict) -> Row:
         "groups": problem["groups"],
         "prompt": problem["prompt"],
         "response": response["text"],
-        "gold": recorded_gold(problem["gold"]),
+        "gold": shorten_gold(problem["gold"]),
         "verdict": str(verdict.outcome),
         "score": verdict.score,
         "extracted": verdict.extracted,

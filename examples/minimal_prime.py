@@ -33,12 +33,12 @@ from prime_ext.algorithms import advantage, distillation, implicit_reward, prm_l
 from prime_ext.algorithms.estimators import RewardSource
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.algorithms.returns import last_token_mask, normalize_by_batch_max
+from prime_ext.algorithms.returns import mark_last_token, normalize_by_batch_max
 from prime_ext.config.checks import SettingsError, read
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.tasks.last_digit_chain import error_probability
-from prime_ext.utils.files import atomic_path
-from prime_ext.utils.rows import SourceError, whole_rows
+from prime_ext.utils.files import write_atomically
+from prime_ext.utils.rows import SourceError, read_rows
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 from prime_ext.verifiers.math import MathVerifier
 
@@ -148,7 +148,7 @@ class TextTask:
     """
 
     def __init__(self, model: str, data: str, limit: int):
-        rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in whole_rows(Path(data))]
+        rows = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in read_rows(Path(data))]
         self.held_out, self.limit = min(200, len(rows) // 2), limit
         self.rows = {True: rows[: self.held_out], False: rows[self.held_out :]}
         self.encoder, self.verifier = TextEncoder(AutoTokenizer.from_pretrained(model)), MathVerifier()
@@ -266,7 +266,7 @@ def write_start(task: ChainTask, folder: Path, steps: int = 1500, batch_size: in
         response_BT = task.demonstrate(problems, 1.0, generator)
         rollouts = Rollouts(*pad_left(task.prompts(problems), task.pad), response_BT, response_BT != task.pad)
         learner.minimize(-rollouts.log_probs(rollouts.logits(model)).mean())
-    with atomic_path(folder) as temporary:
+    with write_atomically(folder) as temporary:
         model.save_pretrained(temporary)
 
 
@@ -344,7 +344,7 @@ class Trainer:
         settings, ce = self.settings, prm_losses.PRM_LOSSES["ce"]
         first_BT = torch.zeros_like(batch.reference_BT)
         if settings["prm.bias"] and not self.prm.optimizer.state:  # its first update
-            self.prm.bias.data.fill_(prm_losses.logit_of_mean(float(batch.outcome_B.mean())))
+            self.prm.bias.data.fill_(prm_losses.compute_logit(float(batch.outcome_B.mean())))
         order_B = torch.randperm(len(first_BT), generator=self.prm_rng)
         for rows in order_B.split(settings["prm.mini_batch_size"]):
             part = batch.rows(rows)
@@ -358,7 +358,7 @@ class Trainer:
 
     def advantages(self, batch: Rollouts, gate: float, scores: Scores | None) -> torch.Tensor:
         """Return what each token is worth, ``(B, T)``: leave-one-out of each source of reward, summed and whitened."""
-        settings, reward_BT = self.settings, batch.outcome_B[:, None] * last_token_mask(batch.mask_BT)
+        settings, reward_BT = self.settings, batch.outcome_B[:, None] * mark_last_token(batch.mask_BT)
         sources = {"outcome": advantage.outcome_source(reward_BT, batch.mask_BT, "rloo")}
         if scores and settings["prime.process.form"] == "sampled":
             reward_BT = implicit_reward.process_rewards(scores[0], settings["prm.beta"])

@@ -19,10 +19,10 @@ from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import CONFIG_MODULE
 from prime_ext.config.modules import import_modules
 from prime_ext.config.variant import variant_line
-from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import metrics_path, put_aside
 from prime_ext.run.ray_cluster import check_ray, environment_words
-from prime_ext.run.resume import identity_of, refusal
+from prime_ext.run.resume import read_identity, refusal
 from prime_ext.utils.run_store import RunError, RunLock
 
 _LONGEST = 300
@@ -85,11 +85,11 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
         path = metrics_path(config.trainer)
         # A plan makes the first and the last of these checks too, on any machine.
         problems = [*check_config(config), *check_ray(config), *check_files(config)]
-        if path is not None and (foreign := metrics_of_another(config, path)):
+        if path is not None and (foreign := check_metrics_file(config, path)):
             problems.append(foreign)
         refuse(dict.fromkeys(problems))
         # Before anything of a run that is under way is touched.
-        if problem := folder_in_use(config, only_check) or refusal(config, identity_of(config)):
+        if problem := check_run_folder(config, only_check) or refusal(config, read_identity(config)):
             raise SettingsError(problem)
     except SettingsError as error:
         print(*(f"prime_ext: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
@@ -102,7 +102,7 @@ def prepare_start(name: str, overrides: list[str], only_check: bool = False) -> 
     return config
 
 
-def metrics_of_another(config: DictConfig, path: Path) -> str:
+def check_metrics_file(config: DictConfig, path: Path) -> str:
     """Return why a run may not write its metrics to a file: those of a run in another folder are there; else empty."""
     folder = Path(config.trainer.default_local_dir)
     if config.trainer.get("val_only", False) or folder.is_dir() or not path.is_file() or path.stat().st_size == 0:
@@ -111,7 +111,7 @@ def metrics_of_another(config: DictConfig, path: Path) -> str:
     return f"{path} has the metrics of a run in another folder than trainer.default_local_dir={folder}; {remedy}"
 
 
-def folder_in_use(config: DictConfig, only_check: bool = False) -> str:
+def check_run_folder(config: DictConfig, only_check: bool = False) -> str:
     """Return why no run may start in the folder of this one, which is made unless ``only_check``; empty if it may."""
     folder = Path(config.trainer.default_local_dir)
     if config.trainer.get("val_only", False) or (only_check and not folder.exists()):
@@ -128,14 +128,14 @@ def folder_in_use(config: DictConfig, only_check: bool = False) -> str:
 
 def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     """Return the last line of a run whose checkpoints are in ``trainer.default_local_dir``."""
-    parts = [f"the run failed with {one_line(error)}" if error is not None else "the run failed"]
+    parts = [f"the run failed with {summarize_error(error)}" if error is not None else "the run failed"]
     folder = next(parent for parent in (checkpoints, *checkpoints.parents) if parent.exists())
     usage = shutil.disk_usage(folder)
     # Ray and torch report a full disk in many ways, and seldom by its name.
     if usage.free < 0.01 * usage.total:
         sizes = f"{usage.free / 1e6:.1f} of {usage.total / 1e6:.0f} MB left"
         parts.append(f"the disk of {folder} is full ({sizes})")
-    if steps := complete_steps(checkpoints):
+    if steps := find_complete_steps(checkpoints):
         newest = f"{checkpoints}/global_step_{steps[-1]}"
         parts.append(f"the newest whole checkpoint is {newest}, and the same command goes on from there")
     else:
@@ -143,7 +143,7 @@ def failure_message(checkpoints: Path, error: BaseException | None) -> str:
     return "; ".join(parts)
 
 
-def one_line(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Class and message, the class named once, of the error that a chain of Ray's task errors began with."""
     root = error
     while isinstance(cause := getattr(root, "cause", None), BaseException):

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 
 BLUE, ORANGE, GREEN, GREY = "#2166ac", "#d66014", "#1b7837", "#5b6572"
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], **options) -> tuple[plt.Figure, np.ndarray]:
+def make_figure(rows: int, columns: int, size: tuple[float, float], **options) -> tuple[plt.Figure, np.ndarray]:
     """Return a figure and its panels ``(rows, columns)``, in the recipes' style."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
@@ -35,6 +35,6 @@ def draw_smoothed(axis: Axes, places: np.ndarray, values: np.ndarray, color: str
 
 def save(figure: plt.Figure, path: Path, dpi: int = 130) -> None:
     """Write the picture, atomically."""
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         figure.savefig(temporary, dpi=dpi)
     plt.close(figure)

@@ -31,7 +31,7 @@ def write_mean(values: Sequence[float], factor: float = 1.0, digits: int = 2) ->
     return f"{factor * mean:.{digits}f}" + ("" if error is None else f" ± {factor * error:.{digits}f}")
 
 
-def paired_standard_error(before: str, after: str) -> float:
+def get_paired_error(before: str, after: str) -> float:
     """Return the standard error of the difference of two accuracies on the same problems, as strings of 0 and 1.
 
     ``ValueError``: the two are not about the same number of problems.
@@ -41,7 +41,7 @@ def paired_standard_error(before: str, after: str) -> float:
     return float(standard_errors(np.array([int(a) - int(b) for a, b in zip(after, before, strict=True)])))
 
 
-def crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
+def find_crossing(places: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
     """Return where the linearly interpolated curve first reaches the threshold; None if it never does."""
     first = next((index for index, value in enumerate(values) if value >= threshold), None)
     if first is None:

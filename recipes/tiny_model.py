@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 from recipes.command_line import read_options
 from recipes.quickstart.model import build_model
 
@@ -34,7 +34,7 @@ def byte_tokenizer(chat_template: str | None = CHAT) -> PreTrainedTokenizerFast:
 def write_model(output_dir: Path, seed: int = 0) -> None:
     """Write model and tokenizer for ``from_pretrained``."""
     tokenizer = byte_tokenizer()
-    with atomic_path(output_dir) as temporary:
+    with write_atomically(output_dir) as temporary:
         build_model(tokenizer, seed, POSITIONS).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

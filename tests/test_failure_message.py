@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from prime_ext.run.checkpoint import mark_complete
-from prime_ext.train import failure_message, one_line
+from prime_ext.train import failure_message, summarize_error
 
 
 class TaskError(Exception):
@@ -33,7 +33,7 @@ DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: W
 )
 def test_the_cause_is_what_counts(error, start, end):
     """A dead process is named by its class; a line that only announces the error is not all."""
-    said = one_line(error)
+    said = summarize_error(error)
     assert said.startswith(start) and said.endswith(end) and len(said) <= 300 and "\n" not in said
 
 

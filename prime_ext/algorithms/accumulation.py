@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from prime_ext.algorithms.returns import kept, wide
+from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class StepScore:
 
     def __call__(self, sum_BS: torch.Tensor, step_mask_BS: torch.Tensor) -> torch.Tensor:
         """Scores ``(B, S)``, 0 without a step. Raises ValueError for a sigmoid of a sum that is not finite."""
-        kept_BS = kept(sum_BS, step_mask_BS)
+        kept_BS = apply_mask(sum_BS, step_mask_BS)
         if self.name == "none":
             return kept_BS
         # The sigmoid of an infinite sum would be a score like any other.
         _refuse(~kept_BS.isfinite(), kept_BS, ", which is not finite")
-        return kept(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
+        return apply_mask(torch.sigmoid(self.scale * kept_BS), step_mask_BS)
 
 
 def accumulate(
@@ -60,7 +60,7 @@ def accumulate(
         ValueError: a score that is not finite, or a negative one for ``geometric``.
     """
     mask_BS = step_mask_BS.bool()
-    score_BS = wide(step_score_BS)
+    score_BS = upcast(step_score_BS)
     _refuse(mask_BS & ~score_BS.isfinite(), score_BS, ", which is not finite")
     if mode == "geometric":
         _refuse(mask_BS & (score_BS < 0), score_BS, "; geometric needs scores of at least 0")
@@ -69,7 +69,7 @@ def accumulate(
         score_BS = torch.where(first_BS, first_weight * score_BS, score_BS)
     if score_BS.shape[1] == 0:
         return score_BS.new_zeros(len(score_BS))
-    return kept(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
+    return apply_mask(MODES[mode](score_BS, mask_BS), mask_BS.any(-1))
 
 
 def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
@@ -80,7 +80,7 @@ def _refuse(bad_BS: torch.Tensor, score_BS: torch.Tensor, said: str) -> None:
 
 
 def _mean(score_BS: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
-    return kept(score_BS, mask_BS).sum(-1) / mask_BS.sum(-1).clamp_min(1)
+    return apply_mask(score_BS, mask_BS).sum(-1) / mask_BS.sum(-1).clamp_min(1)
 
 
 MODES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

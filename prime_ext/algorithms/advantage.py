@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
-from prime_ext.algorithms.returns import kept, last_token_mask, whiten
+from prime_ext.algorithms.returns import apply_mask, mark_last_token, whiten
 
 # Estimators that take the rewards of a response as one: a KL penalty of each token, too.
 ESTIMATORS_OF_RESPONSES = ("rloo", "grpo", "turn_rloo")
@@ -23,8 +23,8 @@ def outcome_source(
     """
     mask_BT = response_mask_BT
     if estimator in ESTIMATORS_OF_RESPONSES:
-        mask_BT = last_token_mask(response_mask_BT)
-        reward_BT = kept(reward_BT, response_mask_BT).sum(-1, keepdim=True) * mask_BT
+        mask_BT = mark_last_token(response_mask_BT)
+        reward_BT = apply_mask(reward_BT, response_mask_BT).sum(-1, keepdim=True) * mask_BT
     return RewardSource(reward_BT, mask_BT, estimator=estimator, **options)
 
 

@@ -99,7 +99,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
-def chunked_log_probs_and_entropy(
+def compute_log_probs_and_entropy(
     hidden_NH: torch.Tensor,
     weight_VH: torch.Tensor,
     target_N: torch.Tensor,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.returns import kept, wide
+from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 def policy_relative_rewards(
@@ -23,13 +23,13 @@ def policy_relative_rewards(
 
     Wants the discount 0 and no return-to-go.
     """
-    return wide(kept((prm_log_prob_BT - old_log_prob_BT).detach(), mask_BT))
+    return upcast(apply_mask((prm_log_prob_BT - old_log_prob_BT).detach(), mask_BT))
 
 
 def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> torch.Tensor:
     """KL(pi || target) of each token, ``(N,)``, from normalized log-probabilities; -inf of pi contributes nothing."""
     probability_NV = log_prob_NV.exp()
-    return (probability_NV * kept(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
+    return (probability_NV * apply_mask(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
 
 
 class _LogProbsAndReverseKL(torch.autograd.Function):
@@ -61,7 +61,7 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
         grad_NV = torch.empty_like(logits_NV)
         for start in range(0, len(logits_NV), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p_CV = wide(logits_NV[part]) - log_sum_N[part, None]
+            log_p_CV = upcast(logits_NV[part]) - log_sum_N[part, None]
             probability_CV = log_p_CV.exp()
             slope_CV = torch.zeros_like(log_p_CV)
             if grad_NJ is not None:
@@ -81,7 +81,7 @@ class _LogProbsAndReverseKL(torch.autograd.Function):
 
 
 def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    wide_CV = wide(logits_CV)
+    wide_CV = upcast(logits_CV)
     log_sum_C = wide_CV.logsumexp(-1)
     return wide_CV - log_sum_C[:, None], log_sum_C
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.returns import following, kept, return_to_go
+from prime_ext.algorithms.returns import apply_mask, find_next, return_to_go
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, step_spans, sum_over_steps
 
 
@@ -49,7 +49,7 @@ class RewardSource:
 
     def kept_reward(self) -> torch.Tensor:
         """Return the rewards, 0 outside the source mask."""
-        return kept(self.reward_BT, self.mask_BT)
+        return apply_mask(self.reward_BT, self.mask_BT)
 
     def mean_reward(self) -> torch.Tensor:
         """Return m_j, the mean reward of each response over the source mask, ``(B,)``."""
@@ -78,7 +78,7 @@ def rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
         centered_BT = reward_BT * scale_B[:, None] - (sum_B / others_B)[:, None]
     else:
         centered_BT = reward_BT - ((sum_B - mean_B) / others_B)[:, None]
-    centered_BT = kept(centered_BT, source.mask_BT.bool() & (size_B > 1)[:, None])
+    centered_BT = apply_mask(centered_BT, source.mask_BT.bool() & (size_B > 1)[:, None])
     return return_to_go(centered_BT, response_mask_BT, source.discount)
 
 
@@ -91,7 +91,7 @@ def grpo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Te
     std_B = groups.std(mean_B)
     scale_B = torch.where(std_B > 0, 1.0 / (std_B + 1e-6), 0.0)
     centered_BT = (source.kept_reward() - groups.mean(mean_B)[:, None]) * scale_B[:, None]
-    return return_to_go(kept(centered_BT, source.mask_BT), response_mask_BT, source.discount)
+    return return_to_go(apply_mask(centered_BT, source.mask_BT), response_mask_BT, source.discount)
 
 
 def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
@@ -103,10 +103,10 @@ def rloo_per_token(source: RewardSource, response_mask_BT: torch.Tensor, group_B
     spans = step_spans(source.mask_BT, response_mask_BT)
     reward_BS = sum_over_steps(source.kept_reward(), spans)
     total_B, length_B = reward_BS.sum(-1), response_mask_BT.bool().sum(-1).to(reward_BS.dtype)
-    groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
+    groups = PromptGroups.build(group_B, spans.mask_BS.any(-1))
     per_token_B = (groups.sum(total_B) - total_B) / (groups.sum(length_B) - length_B).clamp_min(1)
     centered_BS = reward_BS - per_token_B[:, None] * spans.length_BS.to(reward_BS.dtype)
-    centered_BS = kept(centered_BS, (groups.size_B > 1)[:, None])
+    centered_BS = apply_mask(centered_BS, (groups.size_B > 1)[:, None])
     return return_to_go(place_at_ends(centered_BS, spans), response_mask_BT, source.discount)
 
 
@@ -122,7 +122,7 @@ def turn_rloo(source: RewardSource, response_mask_BT: torch.Tensor, group_B: tor
     assert source.turn_end_BT is not None
     spans = step_spans(source.turn_end_BT, response_mask_BT)
     return_BS = return_to_go(sum_over_steps(source.kept_reward(), spans), spans.mask_BS, source.discount)
-    groups = PromptGroups.of(group_B, spans.mask_BS.any(-1))
+    groups = PromptGroups.build(group_B, spans.mask_BS.any(-1))
     goes_on_BS = spans.mask_BS.to(return_BS.dtype)
     others_BS = groups.sum(goes_on_BS) - goes_on_BS
     mean_BS = (groups.sum(return_BS) - return_BS) / others_BS.clamp_min(1)
@@ -143,8 +143,8 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
     """
     assert source.value_BT is not None
     reward_BT = source.kept_reward()
-    value_BT = kept(source.value_BT.to(reward_BT.dtype), response_mask_BT)
-    next_BT = torch.nn.functional.pad(value_BT, (0, 1)).gather(1, following(response_mask_BT))
+    value_BT = apply_mask(source.value_BT.to(reward_BT.dtype), response_mask_BT)
+    next_BT = torch.nn.functional.pad(value_BT, (0, 1)).gather(1, find_next(response_mask_BT))
     delta_BT = (reward_BT - value_BT).add_(next_BT, alpha=source.discount)
     return return_to_go(delta_BT, response_mask_BT, source.discount * source.gae_lambda)
 
@@ -152,17 +152,17 @@ def gae(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Ten
 def prm_value(source: RewardSource, response_mask_BT: torch.Tensor, group_B: torch.Tensor) -> torch.Tensor:
     """R_t - v_t with the implicit PRM as the value function (PRIME, arXiv 2502.01456, section on value models).
 
-    v_t is ``source.value_BT``, see :func:`prime_ext.algorithms.implicit_reward.implicit_values`. In the paper's
+    v_t is ``source.value_BT``, see :func:`prime_ext.algorithms.implicit_reward.compute_implicit_values`. In the paper's
     ablation it is weaker than process rewards as returns.
     """
     assert source.value_BT is not None
     return_BT = reinforce(source, response_mask_BT, group_B)
-    return kept(return_BT - source.value_BT.to(return_BT.dtype), response_mask_BT)
+    return apply_mask(return_BT - source.value_BT.to(return_BT.dtype), response_mask_BT)
 
 
 def _groups(source: RewardSource, group_B: torch.Tensor) -> PromptGroups:
     """Return the groups of the responses that the source pays."""
-    return PromptGroups.of(group_B, source.mask_BT.bool().any(-1))
+    return PromptGroups.build(group_B, source.mask_BT.bool().any(-1))
 
 
 def _spread_over_steps(value_BS: torch.Tensor, spans: StepSpans) -> torch.Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from prime_ext.algorithms.returns import kept
+from prime_ext.algorithms.returns import apply_mask
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PromptGroups:
     n_groups: int
 
     @classmethod
-    def of(cls, group_B: torch.Tensor, valid_B: torch.Tensor) -> "PromptGroups":
+    def build(cls, group_B: torch.Tensor, valid_B: torch.Tensor) -> "PromptGroups":
         """Assign numbers to the groups of the valid rows."""
         valid_B = valid_B.bool()
         ids_G, inverse_N = torch.unique(group_B[valid_B], return_inverse=True)
@@ -37,7 +37,7 @@ class PromptGroups:
     def sum(self, value_BX: torch.Tensor) -> torch.Tensor:
         """Sum over the group of each row, in the input's shape; any axes may follow the rows. 0 for invalid rows."""
         valid_BX = self.valid_B.reshape(-1, *[1] * (value_BX.dim() - 1))
-        kept_BX = kept(value_BX, valid_BX)
+        kept_BX = apply_mask(value_BX, valid_BX)
         total_GX = value_BX.new_zeros(self.n_groups + 1, *value_BX.shape[1:]).index_add_(0, self.index_B, kept_BX)
         return total_GX[self.index_B]
 
@@ -50,11 +50,11 @@ class PromptGroups:
         squares_B = self.sum((value_B - self.mean(value_B)) ** 2)
         std_B = (squares_B / (self.size_B - 1).clamp_min(1)).sqrt()
         # Equal values must not leave a rounding error: whatever divides by it would blow it up.
-        kept_B = kept(value_B, self.valid_B)
+        kept_B = apply_mask(value_B, self.valid_B)
         blank_G = kept_B.new_zeros(self.n_groups + 1)
         low_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amin", include_self=False)
         high_G = blank_G.scatter_reduce(0, self.index_B, kept_B, "amax", include_self=False)
-        return kept(std_B, (low_G != high_G)[self.index_B])
+        return apply_mask(std_B, (low_G != high_G)[self.index_B])
 
     def spread(self, value_B: torch.Tensor, fill: float) -> torch.Tensor:
         """Return the values of the members of each group, ``(G, N)``, with ``fill`` where a group has fewer rows."""

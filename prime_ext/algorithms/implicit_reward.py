@@ -3,7 +3,7 @@
 
 import torch
 
-from prime_ext.algorithms.returns import kept, wide
+from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
@@ -11,7 +11,7 @@ def log_ratio(log_prob_BT: torch.Tensor, reference_log_prob_BT: torch.Tensor, ma
 
     Both sides are taken at the same temperature; outside the mask they may hold anything, NaN included.
     """
-    return kept(log_prob_BT.float() - reference_log_prob_BT.float(), mask_BT)
+    return apply_mask(log_prob_BT.float() - reference_log_prob_BT.float(), mask_BT)
 
 
 def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
@@ -21,10 +21,10 @@ def process_rewards(log_ratio_BT: torch.Tensor, beta: float) -> torch.Tensor:
 
 def prefix_values(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor, beta: float) -> torch.Tensor:
     """Compute V_t = beta * (q_1 + ... + q_t), ``(B, T)``, 0 outside the mask."""
-    return kept((beta * wide(kept(log_ratio_BT, mask_BT))).cumsum(-1), mask_BT)
+    return apply_mask((beta * upcast(apply_mask(log_ratio_BT, mask_BT))).cumsum(-1), mask_BT)
 
 
-def implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def compute_implicit_values(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """v_t = sum of the process rewards before token t, 0 outside the mask: the values of estimator ``prm_value``."""
-    kept_BT = wide(kept(reward_BT, mask_BT))
-    return kept(kept_BT.cumsum(-1) - kept_BT, mask_BT)
+    kept_BT = upcast(apply_mask(reward_BT, mask_BT))
+    return apply_mask(kept_BT.cumsum(-1) - kept_BT, mask_BT)

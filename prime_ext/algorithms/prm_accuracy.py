@@ -27,7 +27,7 @@ def count_pairs(score_B: torch.Tensor, label_B: torch.Tensor, group_B: torch.Ten
     ``score_B`` is for example the summed log-ratio, ``label_B`` the outcome in [0, 1], ``group_B`` the prompt.
     A PRM that still equals its reference has the accuracy 1/2; the published code calls ties wrong.
     """
-    groups = PromptGroups.of(group_B, torch.ones_like(group_B, dtype=torch.bool))
+    groups = PromptGroups.build(group_B, torch.ones_like(group_B, dtype=torch.bool))
     # NaN compares with nothing, so the places of absent rollouts form no pair.
     label_GN, score_GN = groups.spread(label_B, float("nan")), groups.spread(score_B, 0.0)
     better_GNN = label_GN[:, :, None] > label_GN[:, None, :]

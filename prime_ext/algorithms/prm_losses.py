@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.returns import kept, wide
+from prime_ext.algorithms.returns import apply_mask, upcast
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RowFields:
 
 def log_ratio_sum(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Return h_i, the sum of q over the valid tokens, the last one included, in float32 or better."""
-    return wide(kept(log_ratio_BT, mask_BT)).sum(-1)
+    return upcast(apply_mask(log_ratio_BT, mask_BT)).sum(-1)
 
 
 # ---- cross-entropy of the outcome ------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def cross_entropy_loss(
 LIMIT = 4.0
 
 
-def logit_of_mean(mean_outcome: float) -> float:
+def compute_logit(mean_outcome: float) -> float:
     """log(m / (1 - m)) of a mean outcome m in [0, 1], within [-4, 4]: where a trained bias starts."""
     if not 0.0 < mean_outcome < 1.0:
         return math.copysign(LIMIT, mean_outcome - 0.5)
@@ -193,7 +193,7 @@ class PRMLossFunction:
 
         Raises ValueError: a label is a fraction where the loss takes none; scores that it needs are not finite.
         """
-        label_B = kept(label_B, valid_B)
+        label_B = apply_mask(label_B, valid_B)
         fraction_N = label_B[(label_B != 0) & (label_B != 1)]
         if len(fraction_N) and not self.allows_soft_labels:
             raise ValueError(
@@ -201,12 +201,12 @@ class PRMLossFunction:
                 f"{', '.join(name for name, entry in PRM_LOSSES.items() if entry.allows_soft_labels)} take fractions"
             )
         if not self.needs_scores:
-            return self.rows(label_B, PromptGroups.of(group_B, valid_B))
+            return self.rows(label_B, PromptGroups.build(group_B, valid_B))
         assert score_B is not None
-        score_B = kept(score_B.detach(), valid_B)
+        score_B = apply_mask(score_B.detach(), valid_B)
         if not score_B.isfinite().all():
             raise ValueError(f"PRM loss {self.name!r}: the summed log-ratios before the update are not finite")
-        return self.rows(label_B, PromptGroups.of(group_B, valid_B), score_B.to(label_B.dtype))
+        return self.rows(label_B, PromptGroups.build(group_B, valid_B), score_B.to(label_B.dtype))
 
 
 PRM_LOSSES: dict[str, PRMLossFunction] = {

@@ -11,7 +11,7 @@ import torch
 
 from prime_ext.algorithms.accumulation import StepScore
 from prime_ext.algorithms.chain_reward import ChainReward, ChainValue
-from prime_ext.algorithms.returns import kept, last_token_mask, wide
+from prime_ext.algorithms.returns import apply_mask, mark_last_token, upcast
 from prime_ext.algorithms.steps import StepSpans, place_at_ends, sum_over_steps
 
 Credit = Literal["sum", "min_form"]
@@ -23,7 +23,7 @@ def credit_rewards(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.T
     With ``sum`` the scores; with ``min_form`` (PURE, arXiv 2504.15275) the scores times :func:`softmin_weights`, so
     that a good step cannot make up for a bad one.
     """
-    score_BS = kept(score_BS, step_mask_BS)
+    score_BS = apply_mask(score_BS, step_mask_BS)
     return score_BS if credit == "sum" else softmin_weights(score_BS, step_mask_BS) * score_BS
 
 
@@ -38,7 +38,7 @@ def credit_shares(credit: Credit, score_BS: torch.Tensor, step_mask_BS: torch.Te
 def softmin_weights(score_BS: torch.Tensor, step_mask_BS: torch.Tensor, temperature: float = 0.1) -> torch.Tensor:
     """Compute w = softmax(-p / temperature) over the steps, 0 elsewhere: w * p sums to a soft minimum (PURE)."""
     mask_BS = step_mask_BS.bool()
-    return kept(torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS)
+    return apply_mask(torch.where(mask_BS, -score_BS / temperature, -torch.inf).softmax(-1), mask_BS)
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class ProcessShaping:
 
         Steps and turns need ``spans``. Raises ValueError for scores that are not finite where they are accumulated.
         """
-        last_BT = last_token_mask(mask_BT)
+        last_BT = mark_last_token(mask_BT)
         if self.granularity == "token":
             return reward_BT, mask_BT
         if self.granularity == "response":
-            return wide(kept(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(torch.float32), last_BT
+            return upcast(apply_mask(reward_BT, mask_BT)).sum(-1, keepdim=True) * last_BT.to(torch.float32), last_BT
         assert spans is not None
         if self.chain.accumulation == "none" or self.reward_position == "step_ends":
             score_BS = self.score(sum_over_steps(reward_BT, spans), spans.mask_BS)

@@ -7,30 +7,30 @@ import torch
 NOISE_MARGIN = 5.0
 
 
-def last_token(mask_BT: torch.Tensor) -> torch.Tensor:
+def find_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
     """Return the position of each row's last valid token, ``(B,)`` int64; the last of all for rows without any."""
     return mask_BT.shape[1] - 1 - mask_BT.bool().flip(-1).view(torch.uint8).argmax(-1)
 
 
-def last_token_mask(mask_BT: torch.Tensor) -> torch.Tensor:
+def mark_last_token(mask_BT: torch.Tensor) -> torch.Tensor:
     """Return 1 at the last valid token of each row, 0 elsewhere (everywhere for rows without a valid token)."""
-    last_B1 = last_token(mask_BT)[:, None]
+    last_B1 = find_last_token(mask_BT)[:, None]
     return torch.zeros_like(mask_BT).scatter_(1, last_B1, mask_BT.gather(1, last_B1))
 
 
-def following(mark_BT: torch.Tensor) -> torch.Tensor:
+def find_next(mark_BT: torch.Tensor) -> torch.Tensor:
     """Return the position of the first marked token after each token, ``(B, T)`` int64; T where there is none."""
     n_tokens = mark_BT.shape[1]
     at_BT = torch.where(mark_BT.bool(), torch.arange(n_tokens, device=mark_BT.device), n_tokens)
     return torch.nn.functional.pad(at_BT.flip(-1).cummin(-1).values.flip(-1)[:, 1:], (0, 1), value=n_tokens)
 
 
-def kept(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def apply_mask(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Return the values inside the mask, 0 outside: a selection, since a product would keep NaN."""
     return torch.where(mask_BT.bool(), value_BT, value_BT.new_zeros(()))
 
 
-def wide(value: torch.Tensor) -> torch.Tensor:
+def upcast(value: torch.Tensor) -> torch.Tensor:
     """Return the values in float32 or better."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
@@ -41,18 +41,18 @@ def return_to_go(reward_BT: torch.Tensor, mask_BT: torch.Tensor, discount: float
     Other positions receive 0; a hole in the mask (a tool's answer) is stepped over without discounting.
     """
     mask_BT = mask_BT.bool()
-    reward_BT = kept(reward_BT, mask_BT)
+    reward_BT = apply_mask(reward_BT, mask_BT)
     if discount == 1.0:
         return reward_BT.flip(-1).cumsum(-1).flip(-1).mul_(mask_BT.to(reward_BT.dtype))
     if not bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any()):
-        return _reverse_discounted_sum(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
+        return _sum_discounted(reward_BT, discount) * mask_BT.to(reward_BT.dtype)
     # Move valid tokens together to the left and invalid ones to a column after them, then move all back.
     place_BT = mask_BT.cumsum(-1).sub_(1).masked_fill_(~mask_BT, mask_BT.shape[1])
     packed_BT = torch.nn.functional.pad(torch.zeros_like(reward_BT), (0, 1)).scatter_(1, place_BT, reward_BT)
-    return torch.nn.functional.pad(_reverse_discounted_sum(packed_BT[:, :-1], discount), (0, 1)).gather(1, place_BT)
+    return torch.nn.functional.pad(_sum_discounted(packed_BT[:, :-1], discount), (0, 1)).gather(1, place_BT)
 
 
-def _reverse_discounted_sum(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
+def _sum_discounted(value_BT: torch.Tensor, discount: float) -> torch.Tensor:
     """Return x_t + discount * x_{t+1} + discount^2 * x_{t+2} + ... along the last axis."""
     total_TB = value_BT.t().contiguous()
     for t in range(len(total_TB) - 2, -1, -1):
@@ -68,7 +68,7 @@ def whiten(value_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     count = int(mask_BT.bool().sum(-1, dtype=torch.int32).sum())
     if count == 0:
         return torch.zeros_like(value_BT)
-    kept_BT = kept(value_BT, mask_BT)
+    kept_BT = apply_mask(value_BT, mask_BT)
     mean = kept_BT.sum() / count
     centred_BT = kept_BT.sub_(mean).mul_(mask_BT.to(kept_BT.dtype))
     if count > 1:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from prime_ext.algorithms.returns import kept, last_token_mask
+from prime_ext.algorithms.returns import apply_mask, mark_last_token
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     mask are ignored.
     """
     mask_BT = mask_BT.bool()
-    end_BT = (boundary_BT.bool() & mask_BT) | last_token_mask(mask_BT)
+    end_BT = (boundary_BT.bool() & mask_BT) | mark_last_token(mask_BT)
     count_B = end_BT.sum(-1)
     n_steps = max(1, int(count_B.max())) if len(count_B) else 1
     step_BT = torch.where(mask_BT, end_BT.cumsum(-1) - end_BT.long(), -1)
@@ -50,7 +50,7 @@ def step_spans(boundary_BT: torch.Tensor, mask_BT: torch.Tensor) -> StepSpans:
     return StepSpans(torch.where(mask_BS, end_BS[:, :-1], 0), mask_BS, length_BS[:, :-1], step_BT)
 
 
-def valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
+def find_valid_ends(end_S: torch.Tensor, mask_T: torch.Tensor) -> torch.Tensor:
     """Return the last valid token at or before each of these tokens of a response, or the first, ``(S,)`` int64."""
     position_N = mask_T.nonzero()[:, 0]
     return position_N[(torch.searchsorted(position_N, end_S, right=True) - 1).clamp_min(0)]
@@ -60,7 +60,7 @@ def sum_over_steps(value_BT: torch.Tensor, spans: StepSpans) -> torch.Tensor:
     """Sum the values of the valid tokens of each step, ``(B, S)``, 0 without a step."""
     inside_BT = spans.step_BT >= 0
     n_steps = spans.mask_BS.shape[1]
-    kept_BT = kept(value_BT, inside_BT)
+    kept_BT = apply_mask(value_BT, inside_BT)
     total_BS = kept_BT.new_zeros(len(kept_BT), n_steps + 1)
     return total_BS.scatter_add_(1, torch.where(inside_BT, spans.step_BT, n_steps), kept_BT)[:, :-1]
 

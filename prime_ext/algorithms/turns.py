@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from prime_ext.algorithms.returns import following, kept
+from prime_ext.algorithms.returns import apply_mask, find_next
 from prime_ext.algorithms.steps import step_spans
 
 
@@ -18,7 +18,7 @@ def turn_boundaries(own_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor
     """
     own_BT, valid_BT = own_BT.bool(), mask_BT.bool() & own_BT.bool()
     turn_BT = _turn_numbers(own_BT)
-    next_BT = torch.nn.functional.pad(turn_BT, (0, 1), value=own_BT.shape[1] + 1).gather(1, following(valid_BT))
+    next_BT = torch.nn.functional.pad(turn_BT, (0, 1), value=own_BT.shape[1] + 1).gather(1, find_next(valid_BT))
     return valid_BT & (next_BT > turn_BT)
 
 
@@ -52,4 +52,4 @@ def place_turn_rewards(rewards: Sequence[Sequence[float]], own_BT: torch.Tensor,
             raise WrongNumberOfRewards(row, f"{count} turns and {len(row_rewards)} rewards")
         reward_BS[row, : min(count, len(row_rewards))] = torch.tensor(row_rewards[:count], dtype=torch.float32)
     paid_BT = reward_BS.gather(1, turn_BT.clamp_min(0))
-    return kept(paid_BT, turn_boundaries(own_BT, mask_BT))
+    return apply_mask(paid_BT, turn_boundaries(own_BT, mask_BT))

@@ -14,21 +14,21 @@ PSPO_MODES = tuple(f"pspo_{mode}" for mode in VERL_MODES)
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 
 
-def base_mode(config: DictConfig) -> str:
+def get_base_mode(config: DictConfig) -> str:
     """Return the mode of verl that the trainer builds on, a section of ``trainer.v1``."""
     return str(config.trainer.v1.trainer_mode).removeprefix("prime_").removeprefix("pspo_")
 
 
 def prompts_per_update(config: DictConfig) -> int:
     """Prompts that one call of the trainer's update sees: a batch, or, in the separate mode, a share of it."""
-    if base_mode(config) != "separate_async":
+    if get_base_mode(config) != "separate_async":
         return config.data.train_batch_size
     return max(1, config.data.train_batch_size // config.trainer.v1.separate_async.parameter_sync_step)
 
 
 def rollout_ranks(config: DictConfig) -> int:
     """Devices of the standalone rollout servers; 0 where there are none."""
-    if base_mode(config) != "separate_async":
+    if get_base_mode(config) != "separate_async":
         return 0
     return config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node
 
@@ -38,7 +38,7 @@ def trainers_generate(config: DictConfig) -> bool:
 
     verl 0.9.1 puts them there in the separate mode unless ``hybrid_engine=false``, later ones only to switch to them.
     """
-    if base_mode(config) != "separate_async":
+    if get_base_mode(config) != "separate_async":
         return True
     hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
     switches = config.trainer.v1.separate_async.hybrid_rollout.enable_switch
@@ -47,7 +47,7 @@ def trainers_generate(config: DictConfig) -> bool:
 
 def check_async(config: DictConfig) -> Iterable[str]:
     """Check the sizes and engines of the separate mode; the others need nothing of their own."""
-    if base_mode(config) != "separate_async":
+    if get_base_mode(config) != "separate_async":
         return
     mode, separate = config.trainer.v1.trainer_mode, config.trainer.v1.separate_async
     key, policy = "actor_rollout_ref", config.actor_rollout_ref

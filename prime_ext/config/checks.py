@@ -72,13 +72,13 @@ def explain(error: ValidationError, adapter: TypeAdapter[Any], prefix: str = "",
         elif one["type"] == "unexpected_keyword_argument":
             known = _keys(adapter.json_schema())
             # A union knows the keys of all its members.
-            hint = "; another choice of this section has it" if last in known else nearest(last, known)
+            hint = "; another choice of this section has it" if last in known else guess(last, known)
             name, message = "unknown key", f"{key}{hint}"
         elif one["loc"][-1:] == ("[key]",):
             name, message = above, f"has the key {one['input']!r}; a key {message}"
         else:
             choices = re.findall(r"'([^']*)'", message) if one["type"] == "literal_error" else ()
-            end = f", got {repr(one['input'])[:80]}{nearest(one['input'], choices)}"
+            end = f", got {repr(one['input'])[:80]}{guess(one['input'], choices)}"
         said = lines[key][1] if key in lines else {}
         lines[key] = (name, said | {message: None}, end)
     return [f"{name} {', or '.join(said)}{end}" for name, said, end in lines.values()]
@@ -93,14 +93,14 @@ def _keys(schema: Any) -> set[str]:
     return names.union(*(_keys(part) for part in schema.get("$defs", {}).values()))
 
 
-def nearest(name: Any, known: Collection[str], before: str = "") -> str:
+def guess(name: Any, known: Collection[str], before: str = "") -> str:
     """Return ``; did you mean ...?`` for a misspelt name; empty if none of the known ones is like it."""
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f"; did you mean {before}{names[near[0]]}?" if near else ""
 
 
-def one_of(names: Collection[str]) -> AfterValidator:
+def limit_to(names: Collection[str]) -> AfterValidator:
     """Check that a text is one of these names, to which modules of the user's may add (:mod:`prime_ext.extend`)."""
 
     def check(value: str) -> str:
@@ -114,7 +114,7 @@ def one_of(names: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def chosen_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
+def choose_by(key: str, remedy: str, also: Collection[str] = ()) -> Discriminator:
     """Choose among sections, tagged ``<value>``, by the value of their ``key``; ``remedy`` is how to choose another.
 
     The section that ``<also>`` tags is that of several values.
@@ -140,7 +140,7 @@ class Section:
         return settings
 
     @classmethod
-    def of(cls, config: DictConfig) -> Self:
+    def from_config(cls, config: DictConfig) -> Self:
         """Build from the whole configuration. Raises :class:`SettingsError`."""
         values: Any = config.get(cls.section)
         return cls.from_mapping(OmegaConf.to_container(values, resolve=True) if values else values)

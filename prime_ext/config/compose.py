@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from prime_ext.config.checks import SettingsError, nearest, refuse
-from prime_ext.config.verl_keys import check_values, hint_of_key
+from prime_ext.config.checks import SettingsError, guess, refuse
+from prime_ext.config.verl_keys import check_values, guess_key
 
 CONFIG_MODULE = "prime_ext.config"
 # Keys that say which keys are next to them; a group of files chooses them together.
@@ -48,11 +48,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             line = f"{error.override} is not understood ({line}); values with signs such as = , {{ want key='value'"
         elif isinstance(error, MissingConfigException) and error.missing_cfg_file:
             wanted, options = Path(error.missing_cfg_file).name, sorted(error.options or [])
-            line += nearest(wanted, options) or f"; there are {', '.join(options)}"
+            line += guess(wanted, options) or f"; there are {', '.join(options)}"
         elif "'chain@prime.process'. No match" in line:
             line += "; it goes with prime/process=steps or step_scorer"
         elif isinstance(cause, ConfigKeyError | ConfigAttributeError) and (found := _OVERRIDDEN.match(line)):
-            line += _hint_of_choice(found[1]) or hint_of_key(found[1], compose_defaults(name, ())[0])
+            line += _guess_choice(found[1]) or guess_key(found[1], compose_defaults(name, ())[0])
         raise SettingsError(line) from error
     except ValueError as error:
         nulls = " ".join(word for word in overrides if word.endswith("=null"))
@@ -61,7 +61,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _hint_of_choice(key: str) -> str:
+def _guess_choice(key: str) -> str:
     """Return which choices of a group have a key that the section of a run lacks; empty if none has."""
     section, _, name = key.rpartition(".")
     files = sorted((Path(__file__).parent / section.replace(".", "/")).glob("*.yaml"))

@@ -31,7 +31,7 @@ def text_config(folder: Any) -> dict[str, Any]:
     return model | (model.get("text_config") or {})
 
 
-def longest_sequence(config: DictConfig) -> float:
+def find_longest_sequence(config: DictConfig) -> float:
     """Return the tokens of prompt and response at which the rollout engine ends one; infinity if it is not known."""
     policy = config.actor_rollout_ref
     longest = policy.rollout.max_model_len or text_config(policy.model.path).get("max_position_embeddings")

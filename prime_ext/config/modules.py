@@ -22,7 +22,7 @@ def user_modules() -> list[str]:
     return [module for module in dict.fromkeys(named) if module not in ("", PLUGIN)]
 
 
-def variable_with(modules: Iterable[str]) -> str:
+def extend_variable(modules: Iterable[str]) -> str:
     """Return the value of the variable that names the plug-in, what it names now, and these modules."""
     return ",".join(dict.fromkeys([PLUGIN, *user_modules(), *modules]))
 
@@ -32,7 +32,7 @@ def import_modules(modules: Iterable[str]) -> None:
 
     Raises SettingsError: one cannot be imported.
     """
-    os.environ[VARIABLE] = variable_with(modules)
+    os.environ[VARIABLE] = extend_variable(modules)
     for module in user_modules():
         try:
             importlib.import_module(module)

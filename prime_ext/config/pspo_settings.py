@@ -11,7 +11,7 @@ from prime_ext.config.reward_settings import AccumulationSettings, Credit, Shapi
 from prime_ext.config.settings import OnFailure
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings, scorer_of
+from prime_ext.config.step_scorer_settings import ScorerSettings, require_scorer
 
 SECTION = "pspo"
 # verl's estimators that see at which token a reward is paid; the others sum over the response. And those that compare
@@ -57,21 +57,21 @@ class PSPOSettings(Section):
         return chain_problems(SECTION, self)
 
 
-def sections_of(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
+def read_pspo_sections(config: DictConfig) -> tuple[PSPOSettings, ScorerSettings]:
     """Return the two sections that the manager reads, from the whole configuration. Raises :class:`SettingsError`."""
     if config.get(SECTION) is None:
         raise SettingsError(
             f"reward.reward_manager.name={MANAGER} needs the section {SECTION}; use --config-name=pspo_trainer"
         )
-    return PSPOSettings.of(config), scorer_of(config)
+    return PSPOSettings.from_config(config), require_scorer(config)
 
 
 def scorer_section(config: DictConfig) -> DictConfig | None:
     """Return the section ``step_scorer`` where the reward manager reads it: this one, or PRIME's with step scores."""
-    return config.get(SCORER_SECTION) if manager_of(config) in (MANAGER, STEP_SCORES_MANAGER) else None
+    return config.get(SCORER_SECTION) if get_manager_name(config) in (MANAGER, STEP_SCORES_MANAGER) else None
 
 
-def manager_of(config: DictConfig) -> str | None:
+def get_manager_name(config: DictConfig) -> str | None:
     """Name of the reward manager; None for one of a user's own file."""
     manager = config.reward.reward_manager
     return manager.name if manager.source == "register" else None

@@ -12,7 +12,7 @@ import regex
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, Tag
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, chosen_by, one_of
+from prime_ext.config.checks import STRICT, Positive, PositiveOrZero, Share, Switch, Text, choose_by, limit_to
 
 # Those of prime_ext.algorithms: accumulation, chain_reward, shaping, process_shaping.
 StepScore = Literal["none", "sigmoid"]
@@ -59,7 +59,7 @@ class GaussianSettings:
 class NamedShapeSettings:
     """A shape without parameters: that of PSPO's released code, or one of a module of the user's."""
 
-    name: Annotated[Text, one_of(SHAPES_WITHOUT_PARAMETERS)]
+    name: Annotated[Text, limit_to(SHAPES_WITHOUT_PARAMETERS)]
 
 
 # What scores are multiplied by for the number of steps (``shaping``).
@@ -67,7 +67,7 @@ ShapingSettings = Annotated[
     Annotated[WeibullSettings, Tag("<weibull>")]
     | Annotated[GaussianSettings, Tag("<gaussian>")]
     | Annotated[NamedShapeSettings, Tag("<also>")],
-    chosen_by("name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS),
+    choose_by("name", "chain@SECTION=pspo_wrs, cn_ppo, pspo_released or plain", SHAPES_WITHOUT_PARAMETERS),
 ]
 
 
@@ -105,8 +105,8 @@ Normalization = Literal["batch_max", "none"]
 PROCESS_ESTIMATORS = ["rloo", "grpo", "rloo_per_token", "turn_rloo", "reinforce", "gae"]
 TURN_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce"]
 OUTCOME_ESTIMATORS = ["rloo", "grpo", "turn_rloo", "reinforce", "gae", "prm_value"]
-ProcessEstimator = Annotated[Text, one_of(PROCESS_ESTIMATORS)]
-TurnEstimator = Annotated[Text, one_of(TURN_ESTIMATORS)]
+ProcessEstimator = Annotated[Text, limit_to(PROCESS_ESTIMATORS)]
+TurnEstimator = Annotated[Text, limit_to(TURN_ESTIMATORS)]
 GROUP_ESTIMATORS = ("rloo", "grpo", "rloo_per_token", "turn_rloo")
 # Those of prime_ext.step_rm.splitting.
 TextSplitter = Literal["auto", "labels", "brackets", "numbered", "paragraphs", "sentences"]
@@ -214,7 +214,7 @@ ProcessSettings = Annotated[
     | Annotated[TokenSettings, Tag("<tokens>")]
     | Annotated[StepRewardSettings, Tag("<steps>")]
     | Annotated[ScoredStepSettings, Tag("<step_scorer>")],
-    chosen_by("form", "prime/process=kl, tokens, steps or step_scorer; variant=rloo has no process rewards"),
+    choose_by("form", "prime/process=kl, tokens, steps or step_scorer; variant=rloo has no process rewards"),
 ]
 
 

@@ -19,7 +19,7 @@ from prime_ext.config.checks import (
     Share,
     Switch,
     Text,
-    one_of,
+    limit_to,
     read,
     refuse,
 )
@@ -44,7 +44,7 @@ VARIANTS = sorted(path.stem for path in VARIANTS_FOLDER.glob("*.yaml"))
 LOSSES = ["ce", "dpo", "nca", "kto"]
 LOSSES_THAT_NEED_SCORES = ["dpo", "kto"]
 LOSSES_OF_HARD_LABELS = ["dpo", "kto"]
-Loss = Annotated[Text, one_of(LOSSES)]
+Loss = Annotated[Text, limit_to(LOSSES)]
 OnFailure = Literal["drop", "zero", "stop"]
 AtLeastOne = Annotated[Number, Field(ge=1)]
 
@@ -74,7 +74,7 @@ class PrimeSettings(Section):
     """The section ``prime`` of the configuration."""
 
     section = "prime"
-    variant: Annotated[str, one_of(VARIANTS)]
+    variant: Annotated[str, limit_to(VARIANTS)]
     outcome: OutcomeSettings
     process: ProcessSettings | None
     turns: TurnSettings | None

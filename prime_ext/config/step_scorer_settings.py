@@ -16,7 +16,7 @@ from prime_ext.config.checks import (
     SettingsError,
     Switch,
     Text,
-    chosen_by,
+    choose_by,
     read,
 )
 
@@ -25,7 +25,7 @@ SECTION = "step_scorer"
 MANAGER = "naive_with_step_scores"
 
 
-def _reservable(gpus: float) -> float:
+def _check_reservable(gpus: float) -> float:
     if gpus > 1 and gpus != int(gpus):
         raise ValueError("must be a fraction of one GPU, or whole ones, as Ray reserves them")
     return gpus
@@ -35,7 +35,7 @@ def _reservable(gpus: float) -> float:
 class ActorSettings:
     """The process on each node in which a local model works (``step_scorer.actor``)."""
 
-    num_gpus: Annotated[PositiveOrZero, AfterValidator(_reservable)]
+    num_gpus: Annotated[PositiveOrZero, AfterValidator(_check_reservable)]
     cpu_threads: Count | None
 
 
@@ -88,7 +88,7 @@ _Tagged: Any = Annotated[
     Annotated[LocalScorerSettings, Tag("<local>")]
     | Annotated[TokenClassifierSettings, Tag("<token_classification>")]
     | Annotated[ServerSettings, Tag("<server>")],
-    chosen_by("kind", "step_scorer=local, token_classification or server"),
+    choose_by("kind", "step_scorer=local, token_classification or server"),
 ]
 
 
@@ -100,7 +100,7 @@ def read_scorer(values: Any) -> ScorerSettings:
     return settings
 
 
-def scorer_of(config: DictConfig) -> ScorerSettings:
+def require_scorer(config: DictConfig) -> ScorerSettings:
     """Read the section that managers with step scores need. Raises ``SettingsError``."""
     if config.get(SECTION) is None:
         name = config.reward.reward_manager.name

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, nearest, one_of
+from prime_ext.config.checks import Count, CountOrZero, Positive, PositiveOrZero, Share, Text, explain, guess, limit_to
 from prime_ext.config.engines import DTYPE_BYTES
 
 # Read by verl 0.9.1 although neither its YAML files nor its dataclasses have them.
@@ -65,7 +65,7 @@ KINDS: dict[str, Any] = {
     "OptimizerConfig.lr": PositiveOrZero,
     "FSDPOptimizerConfig.lr_scheduler_type": Literal["constant", "cosine"],
     "FSDPEngineConfig.strategy": Literal["fsdp", "fsdp2", "fsdp_turbo"],
-    "FSDPEngineConfig.model_dtype": Annotated[str, one_of(DTYPE_BYTES)],
+    "FSDPEngineConfig.model_dtype": Annotated[str, limit_to(DTYPE_BYTES)],
     "RolloutConfig.top_p": Share,
     "RolloutConfig.gpu_memory_utilization": Share,
     "RolloutConfig.dtype": Literal["float32", "bfloat16", "float16", "float64", "half", "float", "auto"],
@@ -104,13 +104,13 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
             key, default = f"{path}{name}", usual.get(name)
             if key.startswith(FREE) or key in OWN or (name in usual and given == default):
                 continue
-            value, hint = _at(resolved, key), hints.get(name, Any)
+            value, hint = _look_up(resolved, key), hints.get(name, Any)
             members = [one for one in get_args(hint) if one is not type(None)]
             optional = type(None) in get_args(hint)
             kind = members[0] if optional else hint
             has_keys = bool(default) and isinstance(default, Mapping) or is_dataclass(kind)
             if name not in usual and name not in hints and name not in READ_UNLISTED.get(path[:-1], ()):
-                yield f"nothing reads {key}={value!r}{hint_of_key(key, expected)}"
+                yield f"nothing reads {key}={value!r}{guess_key(key, expected)}"
             elif has_keys and isinstance(given, Mapping):
                 if dict not in (kind, get_origin(kind)):
                     yield from check(given, default or {}, f"{key}.", kind if is_dataclass(kind) else None)
@@ -119,16 +119,16 @@ def check_values(given: Any, resolved: Any, defaults: Any, expected: Any) -> Ite
             elif has_keys and not optional:
                 yield f"{key} must be a section with keys such as {', '.join(list(default or ())[:3])}, got {value!r}"
             elif not has_keys:
-                yield from _wrong_type(key, value, _at(expected, key), owner, hint)
+                yield from _check_type(key, value, _look_up(expected, key), owner, hint)
 
     return check(given, defaults, "", None)
 
 
-def _wrong_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> Iterable[str]:
+def _check_type(key: str, value: Any, default: Any, owner: Any, hint: Any) -> Iterable[str]:
     name = key.rpartition(".")[2]
     places = [key, *(f"{one.__name__}.{name}" for one in getattr(owner, "__mro__", ()))]
     kind = next((KINDS[place] for place in places if place in KINDS), None)
-    usual = _kind_of(key, default) if hint is Any else hint
+    usual = _find_kind(key, default) if hint is Any else hint
     if kind is None and default is not _NOTHING and _errors(usual, default, key):
         # verl's own annotation is wrong.
         return ()
@@ -144,9 +144,9 @@ def _errors(kind: Any, value: Any, key: str) -> list[str]:
     return []
 
 
-def _kind_of(key: str, default: Any) -> Any:
+def _find_kind(key: str, default: Any) -> Any:
     """Return the type of a key of verl's without a dataclass: that of its default; any, where that is null."""
-    stock = _at(_stock(), key)
+    stock = _look_up(_read_stock(), key)
     if stock is _NOTHING or default is None:
         return Any
     if default == {}:
@@ -155,7 +155,7 @@ def _kind_of(key: str, default: Any) -> Any:
 
 
 @functools.cache
-def _stock() -> Any:
+def _read_stock() -> Any:
     from verl.trainer import config
 
     return OmegaConf.to_container(OmegaConf.load(Path(config.__file__).parent / "_generated_ppo_trainer.yaml"))
@@ -164,31 +164,31 @@ def _stock() -> Any:
 _NOTHING: Any = object()
 
 
-def _at(section: Any, key: str) -> Any:
+def _look_up(section: Any, key: str) -> Any:
     for name in key.split("."):
         section = section.get(name, _NOTHING) if isinstance(section, Mapping) else _NOTHING
     return section
 
 
-def hint_of_key(key: str, known: Mapping[str, Any]) -> str:
+def guess_key(key: str, known: Mapping[str, Any]) -> str:
     """Return what an unknown key may have been meant to be: one like it in its section, or of its name elsewhere."""
     section, above = known, ""
     *parents, name = key.split(".")
     for parent in parents:
         if parent not in section:
-            return nearest(parent, list(section), above)
+            return guess(parent, list(section), above)
         section, above = section[parent], f"{above}{parent}."
         if not isinstance(section, Mapping):
             return f"; {above[:-1]} has no keys below it"
-    elsewhere = (one for one, _ in dotted_items(known) if one.endswith(f".{name}"))
-    near = nearest(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
+    elsewhere = (one for one, _ in walk_items(known) if one.endswith(f".{name}"))
+    near = guess(name, list(section), above) or "".join(f"; did you mean {one}?" for one in [*elsewhere][:1])
     # More would bury the line.
     return near or (f"; there is {', '.join(sorted(section))}" if len(section) <= 12 else "")
 
 
-def dotted_items(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def walk_items(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every key with its value, those of sections below too, named with dots."""
     for name, value in section.items():
         yield f"{above}{name}", value
         if isinstance(value, Mapping):
-            yield from dotted_items(value, f"{above}{name}.")
+            yield from walk_items(value, f"{above}{name}.")

@@ -22,7 +22,7 @@ class CPUDeviceId(str):
         return (CPUDeviceId, ())
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing: this has no meaning without an accelerator."""
 
 
@@ -32,7 +32,7 @@ def _build_device_module() -> types.ModuleType:
     actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
     sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
     members: dict[str, Any] = {name: member for name, member in vars(torch.cpu).items() if not name.startswith("__")}
-    members |= dict.fromkeys(actions, _nothing) | dict.fromkeys(sizes, lambda *_, **__: 0)
+    members |= dict.fromkeys(actions, _do_nothing) | dict.fromkeys(sizes, lambda *_, **__: 0)
     members |= {
         # verl's helpers that report accelerator memory return early when this is False.
         "is_available": lambda: False,
@@ -56,8 +56,8 @@ class PlatformCPU(PlatformBase):
     device_name = vendor_name = "cpu"
     device_module = _build_device_module()
     manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
-    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
-    profiler_start = profiler_stop = cudart = _nothing
+    set_device = synchronize = set_allocator_settings = empty_cache = _do_nothing
+    profiler_start = profiler_stop = cudart = _do_nothing
 
     def is_available(self) -> bool:
         return True

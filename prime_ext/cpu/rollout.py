@@ -72,10 +72,10 @@ class TransformersServerAdapter(BaseRollout):
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
 
-    async def nothing(self, tags: list[str] | None = None) -> None:
+    async def do_nothing(self, tags: list[str] | None = None) -> None:
         """Do nothing: the server keeps its memory."""
 
-    resume = release = nothing
+    resume = release = do_nothing
 
     async def update_weights(  # type: ignore[override]
         self,

@@ -247,9 +247,9 @@ class TransformersServer:
             self._paused = self._rejecting = False
             self._changed.notify_all()
 
-    async def nothing(self, *args: Any, **kwargs: Any) -> None:
+    async def do_nothing(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing where verl manages memory and profiles: keys and values live only as long as their request."""
 
     # As verl's vLLM replica does it.
     sleep = wait_for_requests_to_drain
-    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
+    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = do_nothing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import RunError
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class Response:
     detail: str = ""
 
 
-def failed(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
+def build_failure(request: Request, detail: str, prompt_tokens: int = 0) -> Response:
     """Return the response to a request that has none."""
-    return Response(request.key, "", 0, prompt_tokens, "failed", one_line(detail))
+    return Response(request.key, "", 0, prompt_tokens, "failed", join_lines(detail))
 
 
 class BackendError(RunError):
@@ -93,7 +93,7 @@ class Backend:
         """Raise ``BackendError`` for the first request that cannot be answered, such as a prompt that is too long."""
         raise NotImplementedError
 
-    def shown(self, request: Request) -> str:
+    def render_prompt(self, request: Request) -> str:
         """Return exactly the text that the model sees. Raises ``BackendError`` if this backend cannot tell."""
         raise NotImplementedError
 

@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from prime_ext.generate.backend import BackendError
 from prime_ext.generate.prm_description import FILE, prm_description
-from prime_ext.utils.files import atomic_path, read_json, write_text
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.files import read_json, write_atomically, write_text
+from prime_ext.utils.report_page import join_lines
 from prime_ext.utils.run_store import command
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -90,7 +90,7 @@ def merge_shards(files: list[Path]) -> dict[str, torch.Tensor]:
         try:
             shard = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds
-            raise BackendError(one_line(f"{path} cannot be read: {error}")) from error
+            raise BackendError(join_lines(f"{path} cannot be read: {error}")) from error
         for name, value in shard.items():
             placement[name] = (value.placements, value.device_mesh.mesh.shape) if isinstance(value, DTensor) else ()
             parts[name].append(value._local_tensor if isinstance(value, DTensor) else value)
@@ -154,7 +154,7 @@ def build_model(
 
 def write_folder(output: Path, model: Any, tokenizer: Any, files: Mapping[str, str]) -> None:
     """Write model, configuration, tokenizer and more text files; the folder appears when it is complete."""
-    with atomic_path(output) as temporary:
+    with write_atomically(output) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         for name, text in files.items():

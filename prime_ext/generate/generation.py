@@ -82,7 +82,7 @@ def request_uniforms(seed: int, start: int, count: int) -> np.ndarray:
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
-def processed_logits(
+def process_logits(
     logits_BV: torch.Tensor, temperature_B: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor
 ) -> torch.Tensor:
     """Apply temperature, then top-k, then top-p, as vLLM orders them, to logits (B, V).
@@ -135,7 +135,7 @@ class _Row:
     def output(self, stop_reason: StopReason) -> GenerationOutput:
         return GenerationOutput(self.token_ids, self.log_probs, stop_reason)
 
-    def ended(self) -> StopReason | None:
+    def find_stop_reason(self) -> StopReason | None:
         """Return why the completion ends with its last token; None if it continues."""
         ends = self.request.ends
         if self.token_ids[-1] in self.stop_ids or (ends is not None and ends(self.token_ids)):
@@ -342,7 +342,7 @@ class BatchedGenerator:
         top_k_B = column([request.top_k for request in requests], torch.long)
         top_p_B = column([request.top_p for request in requests])
         uniform_B = column([row.uniforms[len(row.token_ids)] for row in rows])
-        logits_BV = processed_logits(logits_BV, temperature_B, top_k_B, top_p_B)
+        logits_BV = process_logits(logits_BV, temperature_B, top_k_B, top_p_B)
         token_B = sample_by_inversion(logits_BV, uniform_B)
         token_B = torch.where(temperature_B < GREEDY_TEMPERATURE, logits_BV.argmax(-1), token_B)
         log_prob_B = logits_BV.log_softmax(-1).gather(-1, token_B[:, None])[:, 0].double()
@@ -351,7 +351,7 @@ class BatchedGenerator:
         for place, (row, token, log_prob) in enumerate(zip(rows, token_B.tolist(), log_prob_B.tolist(), strict=True)):
             row.token_ids.append(token)
             row.log_probs.append(log_prob)
-            if reason := row.ended():
+            if reason := row.find_stop_reason():
                 finished[row.ticket] = row.output(reason)
             else:
                 kept.append(place)

@@ -15,7 +15,7 @@ from prime_ext.generate.backend import Backend, BackendError, Request
 from prime_ext.generate.export import LORA_META, export, find_checkpoint, shard_files
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.report_page import one_line
+from prime_ext.utils.report_page import join_lines
 
 EXPORTED = "exported_hf"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -46,7 +46,7 @@ def find_model(model: str) -> str:
         ready = checkpoint / "huggingface"
         # With LoRA, verl's hf_model holds names of the wrapped model, which nothing else can load.
         if not weight_files(ready) or (checkpoint / LORA_META).is_file():
-            ready = _exported(checkpoint)
+            ready = _export_once(checkpoint)
         return str(ready)
     if not (folder / "config.json").is_file() or not weight_files(folder):
         raise BackendError(
@@ -56,7 +56,7 @@ def find_model(model: str) -> str:
     return str(folder)
 
 
-def _exported(folder: Path) -> Path:
+def _export_once(folder: Path) -> Path:
     """Export a checkpoint into its folder, once, and again when its files have changed."""
     shards, target = shard_files(folder), folder / EXPORTED
     if not target.is_dir() or target.stat().st_mtime < max(file.stat().st_mtime for file in shards):
@@ -66,14 +66,14 @@ def _exported(folder: Path) -> Path:
 
 
 @contextmanager
-def loading(name: str) -> Iterator[None]:
+def catch_loading_errors(name: str) -> Iterator[None]:
     """Turn what transformers, vLLM or the hub raise in this block into a ``BackendError`` of one line."""
     try:
         yield
     except BackendError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
-        raise BackendError(one_line(f"{name} cannot be loaded: {error}")) from error
+        raise BackendError(join_lines(f"{name} cannot be loaded: {error}")) from error
 
 
 class LocalBackend(Backend):
@@ -101,7 +101,7 @@ class LocalBackend(Backend):
         self.name, self.path = model, find_model(model)
         use_cache_without_hub(self.path)
         self.hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-        with loading(self.path):
+        with catch_loading_errors(self.path):
             self.config = AutoConfig.from_pretrained(self.path, **self.hub)
             self.tokenizer = AutoTokenizer.from_pretrained(self.path, **self.hub)
         self.context = _context(self.config, model, max_model_len)
@@ -126,7 +126,7 @@ class LocalBackend(Backend):
         try:
             return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise BackendError(one_line(f"the chat template of {self.name} refuses the chat: {error}")) from None
+            raise BackendError(join_lines(f"the chat template of {self.name} refuses the chat: {error}")) from None
 
     def ids(self, request: Request) -> list[int]:
         """Return the prompt as token ids; raw texts begin as the tokenizer begins them. Raises as :meth:`text`."""
@@ -137,7 +137,7 @@ class LocalBackend(Backend):
             self._ids[key] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"]
         return self._ids[key]
 
-    def shown(self, request: Request) -> str:
+    def render_prompt(self, request: Request) -> str:
         text, first = self.text(request.prompt), self.tokenizer.bos_token
         starts = self.ids(request)[:1] == [self.tokenizer.bos_token_id] and first is not None
         return first + text if starts and not text.startswith(first) else text

@@ -19,7 +19,7 @@ def model_name(path: str) -> str:
     return str(Path(path).resolve()) if Path(path).exists() else path
 
 
-def relative_name(model: str, folder: Path) -> str:
+def make_relative(model: str, folder: Path) -> str:
     """Return a hub name as it is, an absolute path relative to ``folder``."""
     return os.path.relpath(model, folder.resolve()) if Path(model).is_absolute() else model
 
@@ -36,7 +36,7 @@ def read_description(model: str) -> dict[str, Any]:
     return description
 
 
-def right_probability(description: Mapping[str, Any], reward_sum: float) -> float | None:
+def compute_right_probability(description: Mapping[str, Any], reward_sum: float) -> float | None:
     """Return the probability of a PRM that a response is right, from the sum of its rewards (beta times log-ratios).
 
     None where the sums only order responses: with another loss than cross-entropy, or a reference that was a later
@@ -60,5 +60,5 @@ def prm_description(run: Mapping[str, Any], bias: Mapping[str, Any] | None, fold
     kept = {name: run.get(name) for name in ("beta", "loss", "reference_mode", "reference_moves", "variant", "step")}
     # A bias means nothing for a reference that was a later policy at every step.
     b = None if bias is None or kept["reference_moves"] else bias["bias"]
-    names = {"reference": relative_name(run["reference"], folder), "initial_model": relative_name(run["prm"], folder)}
+    names = {"reference": make_relative(run["reference"], folder), "initial_model": make_relative(run["prm"], folder)}
     return kept | {"bias": b} | names | {"versions": versions()}

@@ -13,8 +13,8 @@ import anyio
 import openai
 from anyio.from_thread import start_blocking_portal
 
-from prime_ext.generate.backend import Backend, BackendError, Request, Response, failed, stream
-from prime_ext.utils.report_page import one_line
+from prime_ext.generate.backend import Backend, BackendError, Request, Response, build_failure, stream
+from prime_ext.utils.report_page import join_lines
 
 # What servers call the end of a response: an end token or a stop text (vLLM, OpenAI; TGI's two names), or the length.
 _FINISHES = {"stop": "stop", "eos_token": "stop", "stop_sequence": "stop", "length": "length"}
@@ -63,7 +63,9 @@ class ServerBackend(Backend):
         except openai.APITimeoutError:
             raise BackendError(f"{url} does not answer in {_LISTING_SECONDS:g} s") from None
         except openai.APIConnectionError as error:
-            raise BackendError(one_line(f"{url} cannot be reached, is the server running? {error.__cause__}")) from None
+            raise BackendError(
+                join_lines(f"{url} cannot be reached, is the server running? {error.__cause__}")
+            ) from None
         except (AttributeError, TypeError, ValueError):
             raise BackendError(f"{url} is not OpenAI's interface: the answer has no list 'data' of models") from None
         if not self._wanted and len(entries) == 1:
@@ -71,7 +73,7 @@ class ServerBackend(Backend):
         if self._wanted in entries:
             return entries[self._wanted]
         asked = f"does not serve {self._wanted!r}" if self._wanted else "needs a model's name (--model)"
-        raise BackendError(one_line(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
+        raise BackendError(join_lines(f"{self.url} {asked}; it serves {', '.join(entries) or 'nothing'}"))
 
     def description(self) -> dict[str, Any]:
         told: dict[str, Any] = {name: self._served[name] for name in ("root", "max_model_len") if name in self._served}
@@ -81,7 +83,7 @@ class ServerBackend(Backend):
         # The server judges requests itself; here only whether there is such a server.
         _ = self._served
 
-    def shown(self, request: Request) -> str:
+    def render_prompt(self, request: Request) -> str:
         if isinstance(request.prompt, str):
             return request.prompt
         raise BackendError(
@@ -96,7 +98,7 @@ class ServerBackend(Backend):
 
     def _hide_key(self, text: str) -> str:
         """Return one line without the key, which servers repeat in their answer."""
-        return one_line(text.replace(self._key, "***") if self._key else text)
+        return join_lines(text.replace(self._key, "***") if self._key else text)
 
     async def _answer_all(self, requests: Sequence[Request], model: str, put: Callable[[Response], None]) -> None:
         waiting = iter(requests)
@@ -108,19 +110,19 @@ class ServerBackend(Backend):
             nonlocal unreachable
             for request in waiting:
                 if unreachable >= max(_UNREACHABLE, self.concurrency):
-                    put(failed(request, f"not asked: {self.url} could not be reached"))
+                    put(build_failure(request, f"not asked: {self.url} could not be reached"))
                     continue
                 try:
                     response, unreachable = await self._answer(client, request, model), 0
                 except openai.APITimeoutError:
-                    response = failed(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
+                    response = build_failure(request, f"no answer in {self.timeout:g} s ({self.attempts} attempts)")
                 except openai.APIConnectionError as error:
                     unreachable += 1
-                    response = failed(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
+                    response = build_failure(request, f"no connection: {error.__cause__} ({self.attempts} attempts)")
                 except openai.APIStatusError as error:
-                    response, unreachable = failed(request, status_text(error)), 0
+                    response, unreachable = build_failure(request, status_text(error)), 0
                 except ValueError as error:
-                    response, unreachable = failed(request, f"malformed answer: {error}"), 0
+                    response, unreachable = build_failure(request, f"malformed answer: {error}"), 0
                 put(replace(response, detail=self._hide_key(response.detail)))
 
         async with client, anyio.create_task_group() as group:
@@ -183,7 +185,7 @@ def read_completion(completion: Any, request: Request) -> Response:
         raise ValueError(f"no text, or no reason why it ended (finish_reason), in {str(choice)!r}")
     tokens, prompt_tokens = (getattr(completion.usage, f"{part}_tokens", None) for part in ("completion", "prompt"))
     if reason not in _FINISHES:
-        return failed(request, f"the server ended the response: {reason}", prompt_tokens or 0)
+        return build_failure(request, f"the server ended the response: {reason}", prompt_tokens or 0)
     unknown = tokens is None or prompt_tokens is None
     detail = "the server does not tell lengths (usage)" if unknown else ""
     return Response(request.key, text or "", tokens or 0, prompt_tokens or 0, _FINISHES[reason], detail)

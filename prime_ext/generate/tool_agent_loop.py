@@ -78,7 +78,7 @@ async def _is_alive(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 @cache  # verl makes a loop for every trajectory, all with the same tokenizer
-def forged_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
+def build_token_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
     """Build the pattern of what the tokenizer would read as a special or added token; None if it has none."""
     tokens = {token.strip() for token in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())}
     words = sorted((re.escape(token) for token in tokens if len(token) > 1), key=len, reverse=True)
@@ -145,7 +145,7 @@ class BoundedToolAgentLoop(ToolAgentLoop):
     ) -> tuple[ToolResponse, float, dict]:
         response, reward, info = answer
         if response.text:
-            text = clean(response.text, forged_tokens(self.tokenizer))
+            text = clean(response.text, build_token_pattern(self.tokenizer))
             counts["cleaned"] += text != response.text
             response = response.model_copy(update={"text": text})
         return response, reward, info

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from prime_ext.generate.backend import BackendError, Request, Response
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, end_tokens
-from prime_ext.generate.local_model import LocalBackend, loading
+from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
 # Parameters below which a pass on the CPU costs much the same for one row and for hundreds, and the rows of a batch.
 _SMALL = 10_000_000
@@ -25,12 +25,12 @@ class TransformersBackend(LocalBackend):
     kind = "transformers"
 
     def __init__(self, model: str, *, device: str | None = None, batch_size: int | None = None, **options: Any) -> None:
-        with loading(f"--device {device}"):
+        with catch_loading_errors(f"--device {device}"):
             place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
             raise BackendError(f"--device {device} is not here: {torch.cuda.device_count()} CUDA devices")
         super().__init__(model, on_cpu=place.type == "cpu", **options)
-        with loading(self.path):
+        with catch_loading_errors(self.path):
             dtype = getattr(torch, self.dtype)
             loaded = AutoModelForCausalLM.from_pretrained(self.path, dtype=dtype, **self.hub)
             self.model = loaded.eval().requires_grad_(False).to(place)
@@ -41,7 +41,7 @@ class TransformersBackend(LocalBackend):
         self.batch_size = batch_size or (_BATCH_OF_SMALL if small else _BATCH)
         pad = self.tokenizer.pad_token_id
         self.eos = end_tokens(self.tokenizer, self.model.generation_config)
-        with loading(self.path):
+        with catch_loading_errors(self.path):
             self.generator = BatchedGenerator(
                 self.model,
                 eos_token_ids=self.eos,
@@ -62,7 +62,7 @@ class TransformersBackend(LocalBackend):
     def generate(self, requests: Sequence[Request]) -> Iterator[Response]:
         # The longest first: too large a batch shows at once, and the last ones are done quickly.
         ordered = sorted(requests, key=lambda request: len(self.ids(request)), reverse=True)
-        asked = {self.generator.submit(self._asked(request)): request for request in ordered}
+        asked = {self.generator.submit(self._build_request(request)): request for request in ordered}
         try:
             while self.generator.has_work:
                 for ticket, output in self.generator.step().items():
@@ -98,7 +98,7 @@ class TransformersBackend(LocalBackend):
         finish = "stop" if ends or (ids and ids[-1] in self.eos) else "length"
         return Response(request.key, text[: min(ends, default=None)], len(ids), len(self.ids(request)), finish)
 
-    def _asked(self, request: Request) -> GenerationRequest:
+    def _build_request(self, request: Request) -> GenerationRequest:
         sampling = request.sampling
         return GenerationRequest(
             self.ids(request),

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from prime_ext.generate.backend import BackendError, Request, Response, Sampling, failed, stream
-from prime_ext.generate.local_model import LocalBackend, loading
+from prime_ext.generate.backend import BackendError, Request, Response, Sampling, build_failure, stream
+from prime_ext.generate.local_model import LocalBackend, catch_loading_errors
 
 
 class VLLMBackend(LocalBackend):
@@ -77,7 +77,7 @@ class VLLMBackend(LocalBackend):
         if self._portal is None:
             # vLLM's processes import the main program again; a fork would copy the threads of this one.
             os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
-            with loading(self.path), ExitStack() as opened:
+            with catch_loading_errors(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)
                 self._portal, self._exit = portal, opened.pop_all()
@@ -93,7 +93,7 @@ class VLLMBackend(LocalBackend):
         from vllm.sampling_params import RequestOutputKind
 
         ids = self.ids(request)
-        arguments = sampling_arguments(request.sampling, request.seed)
+        arguments = build_sampling_arguments(request.sampling, request.seed)
         self._n_requests += 1
         outputs = self._engine.generate(
             {"prompt_token_ids": ids},
@@ -104,9 +104,9 @@ class VLLMBackend(LocalBackend):
             async for output in outputs:
                 completion = output.outputs[0]
         except Exception as error:  # one request's, or of an engine that is gone, which all others will report, too
-            return put(failed(request, f"vLLM: {type(error).__name__}: {error}", len(ids)))
+            return put(build_failure(request, f"vLLM: {type(error).__name__}: {error}", len(ids)))
         if completion.finish_reason not in ("stop", "length"):
-            return put(failed(request, f"vLLM ended the response: {completion.finish_reason}", len(ids)))
+            return put(build_failure(request, f"vLLM ended the response: {completion.finish_reason}", len(ids)))
         put(Response(request.key, completion.text, len(completion.token_ids), len(ids), completion.finish_reason))
 
 
@@ -120,7 +120,7 @@ async def _engine(arguments: dict[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 
-def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
+def build_sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
     """Return arguments of vLLM's ``SamplingParams``. Seeds are signed there, so the highest bit is dropped."""
     return {
         "temperature": sampling.temperature,

@@ -30,7 +30,7 @@ from prime_ext.run.training import (
     read_settings,
     run_program,
 )
-from prime_ext.step_rm.question_split import split_of
+from prime_ext.step_rm.question_split import pick_split
 from prime_ext.utils.files import digest_files
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def device_of(overrides: list[str]) -> str:
+def choose_device(overrides: list[str]) -> str:
     """Return ``cpu`` or the accelerator, from ``trainer.device`` or, for ``auto``, from what torch sees."""
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("trainer.device=")]
     if chosen and chosen[-1] != "auto":
@@ -54,7 +54,7 @@ def device_of(overrides: list[str]) -> str:
 def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     """Compose and check the configuration. Sets ``VERL_PLATFORM=cpu`` for the CPU. Raises ``SettingsError``."""
     # Before composing: Hydra looks for configurations in verl, and verl chooses its platform when it is imported.
-    device = device_of(overrides)
+    device = choose_device(overrides)
     if device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"
         from prime_ext.cpu.install import install
@@ -81,7 +81,7 @@ def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
     validation = read_data(data.val_files, prm)
     if data.val_fraction:
         # By hash, so that a prompt keeps its side when other rows come or go.
-        splits = [split_of(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
+        splits = [pick_split(prompt_key(group.prompt), data.val_fraction, 0.0, data.split_seed) for group in train]
         validation = [group for group, split in zip(train, splits, strict=True) if split == "validation"]
         train = [group for group, split in zip(train, splits, strict=True) if split == "train"]
     if prm.loss == "dpo":
@@ -113,7 +113,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     from verl.utils.tracking import Tracking
 
     from prime_ext.generate.export import build_model, write_folder
-    from prime_ext.generate.prm_description import FILE, model_name, relative_name, versions
+    from prime_ext.generate.prm_description import FILE, make_relative, model_name, versions
     from prime_ext.offline_prm.trainer import OfflineTrainer
 
     data, validation = load(settings)
@@ -123,7 +123,7 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
     folder, run = Path(settings.trainer.output_dir), settings.trainer
     checkpoints = Checkpoints(folder / "checkpoints", _identity(config, settings))
     # Before a model is loaded.
-    step = checkpoint_step(checkpoints.latest())
+    step = checkpoint_step(checkpoints.find_latest())
     # Also chooses the accelerator of this rank, which the worker leaves to Ray.
     initialize_global_process_group()
     trainer = OfflineTrainer(config, settings, data, validation)
@@ -143,8 +143,8 @@ def train(config: "DictConfig", settings: OfflineSettings) -> None:
         description = {
             "loss": settings.prm.loss,
             "beta": settings.prm.beta,
-            "reference": relative_name(model_name(values["prm"].pop("reference_path")), folder / "hf"),
-            "initial_model": relative_name(model_name(config.model.path), folder / "hf"),
+            "reference": make_relative(model_name(values["prm"].pop("reference_path")), folder / "hf"),
+            "initial_model": make_relative(model_name(config.model.path), folder / "hf"),
             "append_eos": settings.data.append_eos,
             "step_prefix": settings.prm.steps.prefix,
             "step_separator": settings.prm.steps.separator,

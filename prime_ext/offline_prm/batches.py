@@ -50,7 +50,7 @@ def steps_per_epoch(n_groups: int, prompts_per_step: int) -> int:
     return max(1, n_groups // prompts_per_step)
 
 
-def nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Join rows of different lengths into one jagged tensor."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
@@ -80,23 +80,23 @@ def build_batch(
     masks = [torch.full_like(everything[row].response, int(row < n_rows)) for row in rows]
     tokens = [torch.cat((sequence.prompt, sequence.response)) for sequence in picked]
     tensors = {
-        "input_ids": nested(tokens),
-        "position_ids": nested([torch.arange(len(ids)) for ids in tokens]),
-        "prompts": nested([sequence.prompt for sequence in picked]),
-        "responses": nested([sequence.response for sequence in picked]),
-        "response_mask": nested(masks),
-        "loss_mask": nested(masks),
+        "input_ids": build_jagged(tokens),
+        "position_ids": build_jagged([torch.arange(len(ids)) for ids in tokens]),
+        "prompts": build_jagged([sequence.prompt for sequence in picked]),
+        "responses": build_jagged([sequence.response for sequence in picked]),
+        "response_mask": build_jagged(masks),
+        "loss_mask": build_jagged(masks),
         ROW: torch.tensor(rows),
     }
     for name, values in fields.items():
         blank = torch.zeros(1) if values[0].dim() else torch.zeros(())
         column = [values[row] if row < n_rows else blank.to(values[0].dtype) for row in rows]
-        tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
+        tensors[name] = build_jagged(column) if column[0].dim() else torch.stack(column)
     data = tu.get_tensordict(tensor_dict=tensors, non_tensor_dict={"pad_mode": "no_padding", **options})
     return data, rows
 
 
-def usable_groups(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
+def encode_prompts(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
     """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if none is left."""
     for group in groups:
         try:

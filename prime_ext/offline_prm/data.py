@@ -9,9 +9,9 @@ from typing import Any
 
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
 from prime_ext.offline_prm.settings import LossSettings
-from prime_ext.step_rm.convert import listed, text
-from prime_ext.utils.rows import BadRow, SourceError, whole_rows
-from prime_ext.utils.text_tokens import Prompt, join_steps, messages_of
+from prime_ext.step_rm.convert import read_list, text
+from prime_ext.utils.rows import BadRow, SourceError, read_rows
+from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def count_examples(groups: Sequence[Group]) -> int:
 
 def prompt_key(prompt: Prompt) -> str:
     """Return what rows with the same prompt share: a string equals the one message of a user with this text."""
-    return json.dumps(messages_of(prompt), sort_keys=True, ensure_ascii=False)
+    return json.dumps(wrap_prompt(prompt), sort_keys=True, ensure_ascii=False)
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
@@ -69,7 +69,7 @@ def _label(value: Any, name: str) -> float:
     return float(value)
 
 
-def _one_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read the published form of ImplicitPRM and EurusPRM: a conversation in ``response``, and its ``label``."""
     messages = row["response"]
     last = messages[-1] if isinstance(messages, list) and len(messages) > 1 else None
@@ -79,7 +79,7 @@ def _one_conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
-    texts, labels = listed(row, "completions"), listed(row, "correctness")
+    texts, labels = read_list(row, "completions"), read_list(row, "correctness")
     if len(texts) != len(labels):
         raise BadRow(f"{len(texts)} completions and {len(labels)} values of correctness")
     for number, (said, given) in enumerate(zip(texts, labels, strict=True), start=1):
@@ -91,7 +91,7 @@ def _responses(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterato
 
 def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Example]:
     """Read a response in steps, with a label for each; a prefix with an error stays wrong: 0 follows the first 0."""
-    column, values = listed(row, "completions"), listed(row, "labels")
+    column, values = read_list(row, "completions"), read_list(row, "labels")
     steps = [text(step, f"step {number}") for number, step in enumerate(column, start=1)]
     if len(values) != len(steps):
         raise BadRow(f"{len(steps)} steps and {len(values)} labels")
@@ -113,11 +113,11 @@ def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
     groups: dict[str, Group] = {}
     for path in map(Path, paths):
         where = ""
-        for number, row in enumerate(whole_rows(path), start=1):
+        for number, row in enumerate(read_rows(path), start=1):
             where = f"{path} row {number}"
             try:
                 if not prm.by_step and "completions" not in row and "response" in row:
-                    row = _one_conversation(row)
+                    row = _read_conversation(row)
                 prompt = _prompt(row)
                 group = groups.setdefault(prompt_key(prompt), Group(prompt))
                 group.examples += (_steps if prm.by_step else _responses)(row, prm, where)

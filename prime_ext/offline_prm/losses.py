@@ -11,7 +11,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio, prefix_values
 from prime_ext.algorithms.prm_accuracy import absolute_accuracy, count_pairs
 from prime_ext.offline_prm.batches import TokenRow
 from prime_ext.offline_prm.settings import LossSettings
-from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, padded_responses
+from prime_ext.prm.worker import REFERENCE_LOG_PROBS, PRMLoss, pad_responses
 
 # One value per response token.
 STEP_LABEL = "prm_step_label"
@@ -36,7 +36,7 @@ class StepLoss(PRMLoss):
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the loss. Weights already contain the size of the mini-batch; engines average over ranks."""
-        log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
+        log_prob_BT = pad_responses(model_output["log_probs"], data["responses"])
         fields = data.select(REFERENCE_LOG_PROBS, STEP_LABEL, STEP_WEIGHT, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         score_BT = prefix_values(log_ratio(log_prob_BT, fields[REFERENCE_LOG_PROBS], mask_BT), mask_BT, self.beta)

@@ -18,7 +18,7 @@ from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
-from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, epoch_batches, steps_per_epoch, usable_groups
+from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches, steps_per_epoch
 from prime_ext.offline_prm.data import Group
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.settings import OfflineSettings
@@ -47,8 +47,8 @@ class OfflineTrainer:
         prm = settings.prm
         self.loss = (StepLoss if prm.by_step else PRMLoss)(prm.loss, prm.beta)
         self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
-        self.data = usable_groups(train, self.encoder, settings.data.max_length)
-        self.validation = usable_groups(validation, self.encoder, settings.data.max_length)
+        self.data = encode_prompts(train, self.encoder, settings.data.max_length)
+        self.validation = encode_prompts(validation, self.encoder, settings.data.max_length)
         self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)
@@ -87,7 +87,7 @@ class OfflineTrainer:
 
     def fit(self, checkpoints: Checkpoints, loggers: Sequence[Any] = ()) -> int:
         """Train from the latest checkpoint, if any, and return the steps; the first rank has ``loggers``."""
-        latest = checkpoints.latest()
+        latest = checkpoints.find_latest()
         step = checkpoint_step(latest)
         if latest:
             self.worker.load_checkpoint(str(latest))
@@ -155,7 +155,7 @@ class OfflineTrainer:
         # Those of the first rank.
         box: list[Any] = [None if output is None else tu.get(output, "metrics")]
         dist.broadcast_object_list(box, src=0)
-        metrics = {f"train/{name}": _last(box[0][name]) for name in ("loss", "grad_norm") if name in box[0]}
+        metrics = {f"train/{name}": _get_last(box[0][name]) for name in ("loss", "grad_norm") if name in box[0]}
         metrics["train/lr"] = learning_rate
         metrics["train/responses"] = len(sequences)
         metrics["train/tokens"] = sum(map(len, sequences))
@@ -256,5 +256,5 @@ def _ratio_sums(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> tor
     return torch.stack([ratio_T.sum() for ratio_T in _log_ratios(new, old)])
 
 
-def _last(value: Any) -> float:
+def _get_last(value: Any) -> float:
     return float(value[-1] if isinstance(value, list) else value)

@@ -38,7 +38,7 @@ class ModelShape:
     attention_width: int
     key_value_width: int
 
-    def with_values(self) -> "ModelShape":
+    def make_critic(self) -> "ModelShape":
         """Return the same model with one value per token in place of logits: a critic."""
         output = self.vocabulary * self.width
         untied = 0 if self.product_weights == self.weights else output

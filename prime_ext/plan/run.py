@@ -26,7 +26,7 @@ from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import STEPS_PER_MEASUREMENT, forward_tokens, prm_section
 from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
-from prime_ext.prm.frozen_layers import number_of_layers
+from prime_ext.prm.frozen_layers import count_layers
 
 GIB = 2**30
 # Interpreter, libraries, and on a GPU CUDA, NCCL and what vLLM keeps asleep (context, graphs); not measured on GPUs.
@@ -207,7 +207,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         engines["KL reference"] = freeze(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
     if config.algorithm.adv_estimator == "gae":
         engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
-        values, updates = engine.shape.with_values(), config.critic.ppo_epochs
+        values, updates = engine.shape.make_critic(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, toward which the policy is pulled.
@@ -217,7 +217,7 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
         return engines
     engine = read("prm.model.path", prm.model, prm.engine, prm, forward_tokens(prm))
     if prm.get("trainable_layers") is not None:
-        layers = number_of_layers(prm.trainable_layers, engine.shape.layers)
+        layers = count_layers(prm.trainable_layers, engine.shape.layers)
         engine = replace(engine, trained=layers * engine.shape.block_weights, trained_layers=layers)
     distills = config.prime.process is not None and config.prime.process.form == "kl"
     # The targets of the policy's loss take a pass for each of the policy's.

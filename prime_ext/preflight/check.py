@@ -46,7 +46,7 @@ def check_config(config: DictConfig) -> list[str]:
     sections: list[Any] = []
     for kind in (PrimeSettings, PRMSettings):
         try:
-            sections.append(kind.of(config))
+            sections.append(kind.from_config(config))
         except SettingsError as error:
             problems.extend(error.problems)
     if problems:

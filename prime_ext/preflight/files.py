@@ -21,7 +21,7 @@ from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.preflight.data import check_data, has_tokenizer
-from prime_ext.preflight.machine import attention_of
+from prime_ext.preflight.machine import get_attention
 from prime_ext.preflight.prm import check_output_layer
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
@@ -78,7 +78,7 @@ def _check_attention(config: DictConfig) -> Iterable[str]:
         return
     install = "flash-attn is not installed: docs/how_to/install.md has how to get it"
     key = "actor_rollout_ref.model"
-    if attention_of(config.actor_rollout_ref.model).startswith("flash_attention"):
+    if get_attention(config.actor_rollout_ref.model).startswith("flash_attention"):
         yield f"{key}: {install}, or set +{key}.override_config.attn_implementation=sdpa"
     if config.algorithm.adv_estimator == "gae":
         yield f"critic.model: {install}; verl's critic has no other attention"
@@ -88,7 +88,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     """Check the arguments of prime_ext's reward function and that it can judge every data source, or call another."""
     from prime_ext.reward.compute_score import compute_score, prepare
     from prime_ext.reward.managers import NAME as PROMPT_MANAGER
-    from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, source_of
+    from prime_ext.verifiers.sources import BUILT_IN, UnknownSource, find_source
 
     function, section = config.reward.custom_reward_function, "reward.custom_reward_function.reward_kwargs"
     if function.path != user_function.OWN or function.name != compute_score.__name__:
@@ -108,7 +108,7 @@ def _check_reward(config: DictConfig, first: Mapping[str, tuple[str, Any]]) -> I
     tasks = set()
     for source, (where, row) in sorted(first.items()):
         try:
-            task = source_of(source).task
+            task = find_source(source).task
             tasks.add(task)
             if task == "reasoning_gym":
                 require()

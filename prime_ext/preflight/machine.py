@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
-from prime_ext.config.checks import nearest
+from prime_ext.config.checks import guess
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
 from prime_ext.preflight.prm import has_adapter
 
@@ -53,7 +53,7 @@ def check_name(key: str, name: str, known: Iterable[str]) -> Iterable[str]:
     names = sorted(known)
     if name not in names:
         more = "; modules=[my_module] imports a module of yours that registers one"
-        yield f"{key}={name} is not one of {', '.join(names)}{nearest(name, names) or more}"
+        yield f"{key}={name} is not one of {', '.join(names)}{guess(name, names) or more}"
 
 
 def check_amount(config: DictConfig, prompts: int) -> Iterable[str]:
@@ -80,7 +80,7 @@ def check_trainer(config: DictConfig, modes: Sequence[str]) -> Iterable[str]:
     if not config.trainer.use_v1:
         yield "trainer.use_v1=false selects verl's deprecated trainer; set trainer.use_v1=true"
     if mode not in modes:
-        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{nearest(mode, modes)}"
+        yield f"trainer.v1.trainer_mode={mode} is not one of {', '.join(modes)}{guess(mode, modes)}"
     for section in (ACTOR, PRM) if mode not in VERL_MODES else ():
         if OmegaConf.select(config, f"{section}.checkpoint.async_save"):
             key = f"{section}.checkpoint.async_save=true"
@@ -178,7 +178,7 @@ def _check_passes(config: DictConfig, section: str, budgets: Mapping[str, int]) 
             yield f"{key}={tokens}{shared} is less than {wanted}; set it to {-(-longest // ranks)} or more"
 
 
-def attention_of(model: Any) -> str:
+def get_attention(model: Any) -> str:
     """Return which attention verl loads a model with."""
     return (model.get("override_config") or {}).get("attn_implementation", "flash_attention_2")
 
@@ -192,7 +192,7 @@ def _check_model(config: DictConfig, key: str, section: DictConfig) -> Iterable[
         named = f"{key}.fused_kernel_options.impl_backend={backend}"
         yield f"{named} is not one of {', '.join(allowed)} (trainer.device={device})"
     ranks = sequence_parallel_ranks(section)
-    attention = attention_of(model)
+    attention = get_attention(model)
     if ranks > 1 and not attention.startswith("flash_attention"):
         named = f"{key}.override_config.attn_implementation={attention}"
         yield f"{named} cuts sequences with ulysses_sequence_parallel_size={ranks}; leave it at flash_attention_2"

@@ -14,14 +14,14 @@ from prime_ext.config.pspo_settings import (
     SECTION,
     TOKEN_ESTIMATORS,
     PSPOSettings,
-    manager_of,
+    get_manager_name,
+    read_pspo_sections,
     scorer_section,
-    sections_of,
 )
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
 from prime_ext.config.step_scorer_settings import SECTION as SCORER_SECTION
-from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, scorer_of
+from prime_ext.config.step_scorer_settings import ScorerSettings, ServerSettings, require_scorer
 from prime_ext.preflight.machine import ACTOR, CRITIC, check_machine, check_names, check_trainer
 from prime_ext.preflight.rewards import check_estimator
 from prime_ext.step_rm.scorers.build import check_model, check_server
@@ -30,7 +30,7 @@ from prime_ext.step_rm.scorers.build import check_model, check_server
 def check_pspo(config: DictConfig) -> list[str]:
     """Return everything that is wrong with a configuration of PSPO-WRS, also for verl's own trainers."""
     try:
-        pspo, scorer = sections_of(config)
+        pspo, scorer = read_pspo_sections(config)
     except SettingsError as error:
         return [*error.problems]
     trained = [ACTOR, CRITIC] if config.algorithm.adv_estimator == "gae" else [ACTOR]
@@ -48,7 +48,7 @@ def _check_trainer(config: DictConfig, pspo: PSPOSettings) -> Iterable[str]:
     rollout, position = config.actor_rollout_ref.rollout, pspo.reward_position
     key = f"algorithm.adv_estimator={estimator}"
     yield from check_trainer(config, PSPO_MODES + VERL_MODES)
-    if manager_of(config) != MANAGER:
+    if get_manager_name(config) != MANAGER:
         yield f"reward.reward_manager.name={config.reward.reward_manager.name} does not read pspo; set it to {MANAGER}"
     if mode in VERL_MODES and pspo.on_failure != "zero":
         yield f"pspo.on_failure={pspo.on_failure} is for trainer.v1.trainer_mode=pspo_{mode}; set that, or zero"
@@ -95,7 +95,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
     if scorer_section(config) is None:
         return
     try:
-        scorer = scorer_of(config)
+        scorer = require_scorer(config)
         check_model(scorer)
         if isinstance(scorer, ServerSettings) and scorer.address is not None:
             check_server(scorer)
@@ -106,7 +106,7 @@ def check_step_rm(config: DictConfig) -> Iterable[str]:
 def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable[str]:
     """Check that manager and ``prime.process`` agree."""
     key, reads_steps = f"reward.reward_manager.name={config.reward.reward_manager.name}", prime.scores_steps
-    manager = manager_of(config)
+    manager = get_manager_name(config)
     if manager == MANAGER or config.get(SECTION) is not None:
         yield f"{MANAGER} is for --config-name=pspo_trainer; PRIME reads scores of steps with variant=step_scorer"
     elif manager == STEP_SCORES_MANAGER and not reads_steps:
@@ -117,6 +117,6 @@ def check_manager_in_prime(config: DictConfig, prime: PrimeSettings) -> Iterable
         yield f"the section {SCORER_SECTION} is read by nothing; choose variant=step_scorer, or drop +{SCORER_SECTION}"
     if manager == STEP_SCORES_MANAGER:
         try:
-            yield from check_scorer(config, scorer_of(config))
+            yield from check_scorer(config, require_scorer(config))
         except SettingsError as error:
             yield from error.problems

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from verl.utils.device import get_device_name
 
-from prime_ext.algorithms.prm_losses import logit_of_mean
+from prime_ext.algorithms.prm_losses import compute_logit
 from prime_ext.generate.export import BIAS_FILE
 from prime_ext.utils.files import read_json, write_json
 
@@ -38,7 +38,7 @@ class OutcomeBias:
         """Begin at the logit of a mean outcome, unless a checkpoint has given a value."""
         if not self._started:
             self._started = True
-            self.parameter.data.fill_(logit_of_mean(mean_outcome))
+            self.parameter.data.fill_(compute_logit(mean_outcome))
 
     def zero_grad(self) -> None:
         """Forget gradients of a step that was skipped."""

@@ -16,7 +16,7 @@ def register_engine(role: str, engine: Any) -> None:
     _ENGINES[role] = engine
 
 
-def engine_of(role: str) -> Any:
+def get_engine(role: str) -> Any:
     """Return the engine of a role. Raises RuntimeError when this process has none."""
     if role not in _ENGINES:
         raise RuntimeError(f"this process has no engine of the role {role!r}; it has {sorted(_ENGINES) or 'none'}")

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 
 # Of a rollout, with the dtypes of the file: its tokens, the reference's log-probabilities of the response, the outcome.
 FIELDS = {
@@ -64,7 +64,7 @@ class PRMReplay:
             for name, dtype in FIELDS.items()
             for row, value in enumerate(batch[name])
         }
-        with atomic_path(self._batches[number]) as temporary:
+        with write_atomically(self._batches[number]) as temporary:
             save_file(tensors, temporary)
         for old in sorted(self._batches)[: -self.n_batches]:
             self._batches.pop(old).unlink()
@@ -132,5 +132,5 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         # Another file system, or one without links.
-        with atomic_path(target) as temporary:
+        with write_atomically(target) as temporary:
             shutil.copyfile(source, temporary)

@@ -16,7 +16,7 @@ from verl.workers.utils.padding import response_from_nested
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields
 from prime_ext.prm.bias import OutcomeBias
-from prime_ext.prm.engines import average_weights, engine_of, register_engine
+from prime_ext.prm.engines import average_weights, get_engine, register_engine
 from prime_ext.prm.frozen_layers import train_last_layers
 from prime_ext.verl_adapter import transformer_impl
 
@@ -37,7 +37,7 @@ OUTPUT_FIELD = "prm_output_field"
 MINI_BATCH_ROWS = "prm_mini_batch_rows"
 
 
-def padded_responses(value: Any, responses: Any) -> torch.Tensor:
+def pad_responses(value: Any, responses: Any) -> torch.Tensor:
     """Pad a model's values of response tokens to ``(B, T)``, with 0 after the response.
 
     verl's ``no_padding_2_padding`` without waiting for the device several times for every row.
@@ -77,7 +77,7 @@ class PRMLoss:
         self, model_output: dict, data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Compute the loss of one micro-batch; the second value is empty: verl already reports the summed loss."""
-        log_prob_BT = padded_responses(model_output["log_probs"], data["responses"])
+        log_prob_BT = pad_responses(model_output["log_probs"], data["responses"])
         fields = data.select(self.reference, LABEL, WEIGHT, OFFSET, ROW, "response_mask").to_padded_tensor(0)
         mask_BT = fields["response_mask"]
         if self._recorded is not None:
@@ -197,7 +197,7 @@ class ImplicitPRMWorker(TrainingWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def average_weights(self, role: str, decay: float) -> None:
         """Move this model's weights toward those of another engine of the process, all the way with the decay 0."""
-        average_weights(engine_of(role), self.engine, decay)
+        average_weights(get_engine(role), self.engine, decay)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
     def score(self, data: TensorDict) -> TensorDict:

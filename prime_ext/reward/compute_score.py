@@ -24,9 +24,9 @@ from prime_ext.verifiers.sources import (
     ask_verifier,
     check_task_settings,
     choice_options,
+    find_source,
     make_task_verifier,
     register_source,
-    source_of,
 )
 from prime_ext.verifiers.verdict import Outcome, Verdict, grader_failed
 
@@ -165,7 +165,7 @@ async def compute_score(
         ValueError: the prompt is needed and missing; or see :func:`prepare`.
     """
     node = prepare(sources, code_reward, math_strictness, verifiers)
-    source = source_of(data_source)
+    source = find_source(data_source)
     options = {**source.options, **_task_options(source.task, extra_info or {}, code_reward, math_strictness)}
     start = time.perf_counter()
     try:

@@ -87,7 +87,7 @@ class StepScoresRewardManager(PromptRewardManager):
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
         steps = read(Steps, OmegaConf.to_container(config.prime, resolve=True)["steps"], "prime.steps")
-        return steps, step_scorer_settings.scorer_of(config)
+        return steps, step_scorer_settings.require_scorer(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         scored, judged = await asyncio.gather(self._scoring(data[-1:][0]), super().run_single(data))
@@ -141,14 +141,14 @@ class PSPORewardManager(StepScoresRewardManager):
     """Rewards step scores, and judges responses that have a gold answer if ``pspo.judge`` is set."""
 
     def read_sections(self, config: DictConfig) -> tuple[StepSettings, step_scorer_settings.ScorerSettings]:
-        self.settings, of_scorer = pspo_settings.sections_of(config)
+        self.settings, of_scorer = pspo_settings.read_pspo_sections(config)
         self._price = ChainPricing(self.settings)
         return self.settings.steps, of_scorer
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         data = data[-1:]
-        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judged(data))
-        priced, reason = self._priced(scored)
+        scored, verdict = await asyncio.gather(self._scoring(data[0]), self._judge(data))
+        priced, reason = self._price_scores(scored)
         reward = 0.0 if priced.reward is None else priced.reward
         info = {
             **(verdict or {}),
@@ -161,7 +161,7 @@ class PSPORewardManager(StepScoresRewardManager):
         }
         return {"reward_score": reward, "reward_extra_info": info}
 
-    def _priced(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
+    def _price_scores(self, scored: ScoredSteps) -> tuple[PricedChain, str]:
         if scored.scores is None:
             return PricedChain(), scored.reason
         try:
@@ -169,7 +169,7 @@ class PSPORewardManager(StepScoresRewardManager):
         except ValueError as error:
             return PricedChain(), str(error)
 
-    async def _judged(self, data: DataProto) -> dict[str, Any] | None:
+    async def _judge(self, data: DataProto) -> dict[str, Any] | None:
         """Return the verdict, with ``acc`` and ``grader_failure``; None if none is wanted or possible."""
         section = _column(data.non_tensor_batch, "reward_model")
         gold = section.get("ground_truth") if isinstance(section, Mapping) else None

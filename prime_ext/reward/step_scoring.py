@@ -55,7 +55,7 @@ class StepScoring:
 
     async def __call__(self, row: Any) -> ScoredSteps:
         ids, loop = response_ids(row), asyncio.get_running_loop()
-        cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).with_content())
+        cut = await loop.run_in_executor(None, lambda: self._cutter.cut(ids).join_empty_steps())
         start = time.perf_counter()
         scores, reason = await self._scores(cut, question(row.non_tensor_batch))
         return ScoredSteps(cut, len(ids), scores, reason, time.perf_counter() - start)

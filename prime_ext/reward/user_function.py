@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.verifiers.verdict import Outcome, grader_failed
-from prime_ext.verifiers.worker_pool import Failure, WorkerPool, available_cores
+from prime_ext.verifiers.worker_pool import Failure, WorkerPool, count_cores
 
 OWN = "pkg://prime_ext.reward.compute_score"
 # Of verl's rate-limited manager: reward.timeout.
@@ -112,7 +112,7 @@ def guard(function: Callable[..., Any], config: Any) -> Callable[..., Awaitable[
             return read_result(await thread.run(function(**arguments), seconds))
 
     else:
-        pool = start_pool(seconds, max(4, available_cores() // config.reward.num_workers))
+        pool = start_pool(seconds, max(4, count_cores() // config.reward.num_workers))
 
         async def run(arguments: dict[str, Any]) -> Any:
             return await asyncio.wrap_future(pool.submit(call, custom.path, custom.name, {**arguments, **kwargs}))

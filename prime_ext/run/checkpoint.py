@@ -53,18 +53,18 @@ def mark_incomplete(folder: Path) -> None:
     """Withdraw the declaration before a step is saved again or deleted; verl's tracker does not name it any more."""
     (folder / MARKER).unlink(missing_ok=True)
     match = _FOLDER.fullmatch(folder.name)
-    if match and int(match[1]) == _tracked_step(folder.parent):
+    if match and int(match[1]) == _read_tracker(folder.parent):
         (folder.parent / TRACKER).unlink()
 
 
-def _tracked_step(root: Path) -> int | None:
+def _read_tracker(root: Path) -> int | None:
     text = (root / TRACKER).read_text().strip() if (root / TRACKER).exists() else ""
     return int(text) if text.isdecimal() else None
 
 
-def complete_steps(root: Path) -> list[int]:
+def find_complete_steps(root: Path) -> list[int]:
     """Return the steps of the whole checkpoints below ``root``, oldest first."""
-    return [step for step, problem in _declared(root).items() if not problem]
+    return [step for step, problem in _find_declared(root).items() if not problem]
 
 
 def _folders(root: Path) -> dict[int, Path]:
@@ -73,12 +73,12 @@ def _folders(root: Path) -> dict[int, Path]:
     return {int(match[1]): folder for folder in folders if (match := _FOLDER.fullmatch(folder.name))}
 
 
-def _declared(root: Path) -> dict[int, str]:
+def _find_declared(root: Path) -> dict[int, str]:
     """Return the steps of checkpoints that were declared whole, and what is wrong with each.
 
     The one that the tracker names is whole even without a marker, because the tracker is written last.
     """
-    tracked = _tracked_step(root)
+    tracked = _read_tracker(root)
     problems = {}
     for step, folder in sorted(_folders(root).items()):
         if (folder / MARKER).exists():
@@ -88,12 +88,12 @@ def _declared(root: Path) -> dict[int, str]:
     return problems
 
 
-def latest(root: Path) -> Path | None:
+def find_latest(root: Path) -> Path | None:
     """Return the whole checkpoint to resume from: the one that verl's tracker names, else the latest; None for none.
 
     RunError: there were whole checkpoints, and all of them have been damaged.
     """
-    declared = _declared(root)
+    declared = _find_declared(root)
     steps = [step for step, problem in declared.items() if not problem]
     damaged = [f"{_folders(root)[step].name}: {problem}" for step, problem in declared.items() if problem]
     for line in damaged:
@@ -103,7 +103,7 @@ def latest(root: Path) -> Path | None:
             f"no whole checkpoint is left in {root} ({damaged[-1]}); bring the file back, or start anew in another "
             "folder or after deleting this one"
         )
-    tracked = _tracked_step(root)
+    tracked = _read_tracker(root)
     return _folders(root)[tracked if tracked in steps else steps[-1]] if steps else None
 
 
@@ -111,7 +111,7 @@ def prune(root: Path, keep: int | None, newest: int) -> None:
     """Delete whole checkpoints older than the ``keep`` latest, and remains of unfinished saves before ``newest``."""
     if not keep:
         return
-    kept = set([step for step in complete_steps(root) if step <= newest][-keep:])
+    kept = set([step for step in find_complete_steps(root) if step <= newest][-keep:])
     for step, folder in sorted(_folders(root).items()):
         if step < newest and step not in kept:
             mark_incomplete(folder)

@@ -16,8 +16,8 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import GenerationConfig
 
-from prime_ext.config.engines import longest_sequence
-from prime_ext.config.modules import VARIABLE, variable_with
+from prime_ext.config.engines import find_longest_sequence
+from prime_ext.config.modules import VARIABLE, extend_variable
 from prime_ext.generate.generation import end_tokens
 from prime_ext.run import checkpoint, resume
 from prime_ext.run.console import ConsoleLines, logs_to_console
@@ -45,7 +45,7 @@ class GuardedRunMixin(_Trainer):
         Raises ``RunError`` before that: a module of the user's is not loaded, a small cluster, a folder in use.
         """
         if unknown := [module for module in self.config.get("modules", ()) if module not in sys.modules]:
-            remedy = f"start with prime_ext.train, or export {VARIABLE}={variable_with(unknown)}"
+            remedy = f"start with prime_ext.train, or export {VARIABLE}={extend_variable(unknown)}"
             raise RunError(f"modules={unknown} are not loaded: {remedy}")
         require_resources(self.config, ray.nodes())
         # Looking at a model harms nobody.
@@ -57,11 +57,11 @@ class GuardedRunMixin(_Trainer):
     @cached_property
     def _identity(self) -> resume.Identity:
         """Return what the run is trained with, read when it starts: files may change later."""
-        return resume.identity_of(self.config)
+        return resume.read_identity(self.config)
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train as verl does. Raises ``WorkerDied`` when one of those that make rollouts dies."""
-        self._watched = workers_of(self, agent_loop_manager)
+        self._watched = find_workers(self, agent_loop_manager)
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         replay_buffer.apply(self.replay_buffer, self._check_workers)
         loggers: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class GuardedRunMixin(_Trainer):
         """Log the share of truncated responses; verl's clip_ratio is that of the longest of the batch."""
         tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not transfer.is_padding(tag)}
         limit = self.config.data.max_response_length
-        longest = longest_sequence(self.config)
+        longest = find_longest_sequence(self.config)
         cut_off = transfer.find_cut_off(batch.partition_id, tags, limit, longest, self._end_tokens())
         metrics["prime/response_length/cut_off"] = len(cut_off) / max(1, len(tags))
         return super()._compute_advantage(batch, metrics)
@@ -110,7 +110,7 @@ class GuardedRunMixin(_Trainer):
     def _load_checkpoint(self) -> None:
         trainer = self.config.trainer
         if trainer.resume_mode == "auto":
-            folder = checkpoint.latest(Path(trainer.default_local_dir))
+            folder = checkpoint.find_latest(Path(trainer.default_local_dir))
             if refusal := resume.refusal(self.config, self._identity):
                 raise RunError(refusal)
             # verl would look into its tracker, which may be half-written.
@@ -175,7 +175,7 @@ def find_death(workers: Mapping[str, Any]) -> str:
     return ""
 
 
-def workers_of(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
+def find_workers(trainer: Any, agent_loop_manager: Any) -> dict[str, Any]:
     """Return those that fill the store, by name: agent-loop workers, reward workers, rollout servers."""
     loops = getattr(agent_loop_manager, "agent_loop_workers", None) or []
     found = {f"agent-loop worker {number}": worker for number, worker in enumerate(loops)}

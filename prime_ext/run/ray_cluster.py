@@ -30,7 +30,7 @@ CPUS_PER_ROLLOUT_RANK = 2
 CPUS_OF_TRANSFER_QUEUE_CONTROLLER = 1
 
 
-def address_of(config: DictConfig) -> str | None:
+def find_address(config: DictConfig) -> str | None:
     """Return the address of the running cluster that ``ray.init`` connects to; None when it starts Ray itself."""
     address = config.ray_kwargs.ray_init.get("address") or os.environ.get("RAY_ADDRESS", "").strip()
     return None if address in ("", "local") else str(address)
@@ -41,7 +41,7 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
 
     Variables that the configuration sets stay.
     """
-    if address_of(config) is None:
+    if find_address(config) is None:
         return []
     configured = (config.ray_kwargs.ray_init.get("runtime_env") or {}).get("env_vars") or {}
     given = {name: value for name, value in environment.items() if value and _NAMES.fullmatch(name)}
@@ -57,7 +57,7 @@ def environment_words(config: DictConfig, environment: Mapping[str, str]) -> lis
     return [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in quoted.items()]
 
 
-def reserved_cpus(config: DictConfig) -> tuple[int, str]:
+def count_reserved_cpus(config: DictConfig) -> tuple[int, str]:
     """Return the logical CPUs that a run reserves over all nodes, and what for."""
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     rollouts = rollout_ranks(config)
@@ -82,7 +82,7 @@ def check_ray(config: DictConfig) -> Iterable[str]:
         )
     elif trainer.device == "cpu" and not on_cpu:
         yield "trainer.device=cpu needs the environment variable VERL_PLATFORM=cpu in every process"
-    if address_of(config) is not None:
+    if find_address(config) is not None:
         return
     if trainer.nnodes > 1:
         yield (
@@ -90,7 +90,7 @@ def check_ray(config: DictConfig) -> Iterable[str]:
             f"given; start one and set RAY_ADDRESS (docs/how_to/multi_node.md)"
         )
     init = config.ray_kwargs.ray_init
-    needed, purpose = reserved_cpus(config)
+    needed, purpose = count_reserved_cpus(config)
     cpus = (os.cpu_count() or 1) if init.num_cpus is None else init.num_cpus
     if cpus < needed:
         only = "they are only a number to Ray, so set it to"
@@ -104,7 +104,7 @@ def check_ray(config: DictConfig) -> Iterable[str]:
 def require_resources(config: DictConfig, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Raise ``RunError`` if ``ray.nodes()`` lack logical CPUs, in all or for the ranks of a node, or GPUs."""
     cpus, gpus = ([node["Resources"].get(kind, 0) for node in nodes if node["Alive"]] for kind in ("CPU", "GPU"))
-    needed, purpose = reserved_cpus(config)
+    needed, purpose = count_reserved_cpus(config)
     more = "give `ray start` more with --num-cpus"
     if sum(cpus) < needed:
         raise RunError(f"Ray has {sum(cpus):g} logical CPUs, and {purpose}; {more}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
-from prime_ext.run.checkpoint import MARKER, complete_steps
+from prime_ext.run.checkpoint import MARKER, find_complete_steps
 from prime_ext.utils.files import digest_files, read_json
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "added_tokens*", "chat_template*", "*.model")
@@ -18,7 +18,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "added
 Identity = dict[str, list[Any]]
 
 
-def identity_of(config: DictConfig) -> Identity:
+def read_identity(config: DictConfig) -> Identity:
     """Return what a run is trained with: files, tokenizer and seeds. Files on other machines count by name."""
     files, model = config.data.train_files, config.actor_rollout_ref.model
     paths = list(files) if isinstance(files, ListConfig) else [files]
@@ -36,7 +36,7 @@ def identity_of(config: DictConfig) -> Identity:
 def refusal(config: DictConfig, identity: Identity) -> str:
     """Return why a run must not continue from the checkpoint in its folder by itself; empty if it may."""
     root = Path(config.trainer.default_local_dir)
-    steps = complete_steps(root) if config.trainer.resume_mode == "auto" else []
+    steps = find_complete_steps(root) if config.trainer.resume_mode == "auto" else []
     if not steps or config.trainer.get("val_only", False):
         return ""
     checkpoint = root / f"global_step_{steps[-1]}"

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BeforeValidator
 
 from prime_ext.config.checks import SettingsError, Text, read
-from prime_ext.run.checkpoint import MARKER, latest, mark_complete
+from prime_ext.run.checkpoint import MARKER, find_latest, mark_complete
 from prime_ext.utils.files import read_json
 from prime_ext.utils.run_store import check_identity
 
@@ -49,9 +49,9 @@ class Checkpoints:
     root: Path
     identity: dict[str, Any]
 
-    def latest(self) -> Path | None:
+    def find_latest(self) -> Path | None:
         """Return the latest complete one, None for none. Raises ``RunError``: of a run with other settings or data."""
-        folder = latest(self.root)
+        folder = find_latest(self.root)
         if folder is not None:
             advice = "choose another trainer.output_dir or delete the folder"
             check_identity(folder, read_json(folder / MARKER)["identity"], self.identity, advice)

@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from prime_ext.step_rm.labels import LABELS
-from prime_ext.step_rm.question_split import NEAR_DUPLICATES, group_of, normal_form, split_of
+from prime_ext.step_rm.question_split import NEAR_DUPLICATES, name_group, normalize_question, pick_split
 from prime_ext.step_rm.records import LabelledStep, write_steps
 from prime_ext.utils.rows import BadRow, SourceError, read_source
 from prime_ext.utils.run_store import RunError, command
@@ -57,7 +57,7 @@ def text(value: Any, name: str) -> str:
     return value
 
 
-def listed(row: Row, name: str) -> list[Any]:
+def read_list(row: Row, name: str) -> list[Any]:
     """Read a column with a list that is not empty. Raises ``BadRow``."""
     if name not in row:
         raise BadRow(f"no column {name!r}; it has {sorted(row)}")
@@ -98,7 +98,7 @@ def prm800k(row: Row, context: Context) -> Steps:
         raise BadRow("question and label must be objects")
     problem = text(question.get("problem"), "question.problem")
     previous: tuple[str, ...] = ()
-    for number, step in enumerate(listed(label, "steps"), start=1):
+    for number, step in enumerate(read_list(label, "steps"), start=1):
         name = f"step {number}"
         if not isinstance(step, Mapping):
             raise BadRow(f"{name} must be an object")
@@ -154,7 +154,7 @@ def math_shepherd(row: Row, context: Context) -> Steps:
 
 def chains(row: Row, context: Context) -> Steps:
     """Your own: ``{"question": ..., "steps": [...], "labels": [-1 | 0 | 1 | null, ...]}``, null for no label."""
-    steps, labels = listed(row, "steps"), listed(row, "labels")
+    steps, labels = read_list(row, "steps"), read_list(row, "labels")
     if len(steps) != len(labels):
         raise BadRow(f"{len(steps)} steps and {len(labels)} labels")
     if not all(label in (-1, 0, 1, None) for label in labels):
@@ -215,8 +215,8 @@ def split_inputs(inputs: Inputs, options: argparse.Namespace, counts: Counter[st
             counts["contradictory labels: dropped"] += sum(votes)
             continue
         first = step.previous[0] if step.previous else step.current
-        group = group_of(step.question or first, options.near_duplicates)
-        split = split_of(group, options.validation, options.test, options.seed)
+        group = name_group(step.question or first, options.near_duplicates)
+        split = pick_split(group, options.validation, options.test, options.seed)
         if not step.question and places.setdefault(pair_key(step), split) != split:
             counts["dropped: step without question, known to another split"] += 1
             continue
@@ -236,7 +236,7 @@ def input_key(step: LabelledStep) -> bytes:
 
 def pair_key(step: LabelledStep) -> bytes:
     """Hash the previous and the current step in normal form, which is all there is without a question."""
-    return _hash([normal_form(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
+    return _hash([normalize_question(part, mask_numbers=False) for part in (*step.previous[-1:], step.current)])
 
 
 @command("prime_ext", interrupted="interrupted; nothing was written")

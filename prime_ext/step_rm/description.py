@@ -41,10 +41,10 @@ class PairFormat:
     def parts(self, question: str, previous: Sequence[str], current: str) -> tuple[str, str, str]:
         """Return question, previous steps and current step as texts; what is not shown is empty."""
         shown = previous[-self.previous :] if self.previous else previous
-        steps = [self._plain(step) for step in (*shown, current)]
+        steps = [self._strip_marker(step) for step in (*shown, current)]
         return (question.strip() if self.question else "", "\n".join(steps[:-1]), steps[-1])
 
-    def _plain(self, step: str) -> str:
+    def _strip_marker(self, step: str) -> str:
         step = step.strip()
         return step[marker_end(step) :].strip() or step if self.strip_markers else step
 
@@ -77,7 +77,7 @@ class PairEncoder:
 
     def __init__(self, tokenizer: Any, pair_format: PairFormat):
         self.tokenizer, self.format = tokenizer, pair_format
-        begin, end = self._around(None)
+        begin, end = self._find_surroundings(None)
         # The tokens before, between and after context and step; and around a step alone.
         self._single: _Frame = (begin, [], end)
         pair_begin, between, pair_end = self._single if pair_format.layout == "text" else self._pair_frame()
@@ -95,7 +95,7 @@ class PairEncoder:
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
-    def _around(self, second: str | None) -> tuple[list[int], list[int]]:
+    def _find_surroundings(self, second: str | None) -> tuple[list[int], list[int]]:
         """Return what the tokenizer puts before the first text, and all that follows it."""
         probe = self._ids("a")
         framed = list(self.tokenizer("a", second)["input_ids"])
@@ -106,7 +106,7 @@ class PairEncoder:
 
     def _pair_frame(self) -> _Frame:
         """Return the tokenizer's format for two texts; that of one text if it puts nothing between them."""
-        probe, (begin, rest) = self._ids("a"), self._around("a")
+        probe, (begin, rest) = self._ids("a"), self._find_surroundings("a")
         at = _find(probe, rest) or 0
         between, end = rest[:at], rest[at + len(probe) :]
         # <s> a <s> b: a second beginning parts nothing.
@@ -120,9 +120,9 @@ class PairEncoder:
         if texts:
             encoded = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             known.update(zip(texts, encoded, strict=True))
-        return [self._framed(known[asked], known[before], known[step]) for asked, before, step in parts]
+        return [self._build_input(known[asked], known[before], known[step]) for asked, before, step in parts]
 
-    def _framed(self, asked: list[int], before: list[int], step: list[int]) -> Input:
+    def _build_input(self, asked: list[int], before: list[int], step: list[int]) -> Input:
         if asked and before:
             asked = [*asked, *self._line_break]
         begin, between, end = self._pair if asked or before else self._single

@@ -17,7 +17,7 @@ class StepRMError(RunError):
     """A step reward model, its server or its data that cannot work; the message is one line."""
 
 
-def label_of(name: str) -> int | None:
+def find_label(name: str) -> int | None:
     """Return the label that a name stands for; None for no such name."""
     return _NAMES.get(name.strip().lower())
 
@@ -32,7 +32,7 @@ def class_order(id2label: Mapping[Any, Any] | None, where: str) -> tuple[int, in
         raise StepRMError(f"{where} has no label map; set id2label in its config.json, for example {ID2LABEL}")
     if len(names) != len(LABELS):
         raise StepRMError(f"{where} has {len(names)} labels ({', '.join(names[:6])}), a step reward model has three")
-    order = tuple(label_of(name) for name in names)
+    order = tuple(find_label(name) for name in names)
     if set(order) != set(LABELS):
         raise StepRMError(f"{where} has the labels {', '.join(names)}, which are not -1, 0 and 1 (negative, ...)")
     return order  # type: ignore[return-value]

@@ -19,7 +19,7 @@ _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?")
 
 
-def normal_form(text: str, mask_numbers: bool = True) -> str:
+def normalize_question(text: str, mask_numbers: bool = True) -> str:
     """Return the words and numbers of a question or a step; the text itself where there are none.
 
     Case, white space, punctuation, symbols, compatible characters (NFKC), layout commands of LaTeX and thousands
@@ -34,13 +34,13 @@ def normal_form(text: str, mask_numbers: bool = True) -> str:
     return " ".join(words) or " ".join(plain.split())
 
 
-def group_of(question: str, near_duplicates: str = "numbers") -> str:
+def name_group(question: str, near_duplicates: str = "numbers") -> str:
     """Name the group of questions that stay together; numbers always count with ``text``, not with ``numbers``."""
-    form = normal_form(question, near_duplicates == "numbers")
+    form = normalize_question(question, near_duplicates == "numbers")
     return hashlib.sha256(form.encode()).hexdigest()[:16]
 
 
-def split_of(group: str, validation: float, test: float, seed: int) -> str:
+def pick_split(group: str, validation: float, test: float, seed: int) -> str:
     """Choose the split of a group; each fraction is a share of the groups, not of the rows."""
     digest = hashlib.sha256(f"{seed}:{group}".encode()).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from prime_ext.step_rm.labels import LABELS
 from prime_ext.step_rm.question_split import SPLITS
-from prime_ext.utils.files import atomic_path
-from prime_ext.utils.rows import SourceError, batched, whole_rows
+from prime_ext.utils.files import write_atomically
+from prime_ext.utils.rows import SourceError, make_batches, read_rows
 
 ROWS_PER_WRITE = 20_000
 
@@ -36,15 +36,15 @@ METADATA = b"prime_ext.step_rm"
 
 def write_steps(path: Path, steps: Iterable[LabelledStep], description: str) -> None:
     """Write the file, with the description in its metadata, under a temporary name and rename it."""
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-        for part in batched(map(asdict, steps), ROWS_PER_WRITE):
+    with write_atomically(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+        for part in make_batches(map(asdict, steps), ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(part, SCHEMA))
         writer.add_key_value_metadata({METADATA: description.encode()})
 
 
 def read_steps(path: str | Path) -> Iterator[LabelledStep]:
     """Yield the rows. Raises ``SourceError``, with file and row: no such file, another schema, or a wrong value."""
-    for number, row in enumerate(whole_rows(Path(path)), start=1):
+    for number, row in enumerate(read_rows(Path(path)), start=1):
         absent = [name for name in SCHEMA.names if name not in row]
         if absent:
             raise SourceError(f"{path} has no column {absent[0]!r}; prime_ext.step_rm.convert writes such files")

@@ -49,20 +49,20 @@ class TokenText:
         # Cleaning up would join and move characters of neighboring tokens.
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def _behind_anchor(self, ids: list[int]) -> str:
+    def _decode_behind_anchor(self, ids: list[int]) -> str:
         text = self._decode([self._anchor, *ids])
         if text.startswith(self._anchor_text):
             return text[len(self._anchor_text) :]
         return self._decode(ids)
 
-    def _single(self, token: int) -> str:
+    def _decode_single(self, token: int) -> str:
         if token not in self._known:
-            self._known[token] = "" if token in self._special else self._behind_anchor([token])
+            self._known[token] = "" if token in self._special else self._decode_behind_anchor([token])
         return self._known[token]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token."""
-        texts = [self._single(token) for token in ids]
+        texts = [self._decode_single(token) for token in ids]
         at = 0
         while at < len(texts):
             at = self._complete(ids, texts, at) if _REPLACEMENT in texts[at] else at + 1
@@ -72,9 +72,9 @@ class TokenText:
         """Decode the parts of a character from ``start`` on together; return where to continue."""
         limit = min(len(ids), start + _LONGEST_RUN)
         for end in range(start + 1, limit + 1):
-            if end - start > 1 and _REPLACEMENT not in self._single(ids[end - 1]):
+            if end - start > 1 and _REPLACEMENT not in self._decode_single(ids[end - 1]):
                 break
-            text = self._behind_anchor(list(ids[start:end]))
+            text = self._decode_behind_anchor(list(ids[start:end]))
             if not text.endswith(_REPLACEMENT):
                 texts[start:end] = [*[""] * (end - start - 1), text]
                 return end
@@ -82,7 +82,7 @@ class TokenText:
         return start + 1
 
 
-def last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
+def find_last_tokens(pieces: Sequence[str], spans: Sequence[Span]) -> list[int]:
     """Return the number of the last token of each step, the same for steps that share their only token.
 
     A token belongs to the step of its first character; one with the empty text to that of the next character.
@@ -100,7 +100,7 @@ class Cut:
     ends: tuple[int, ...]
     timed_out: bool = False
 
-    def with_content(self) -> "Cut":
+    def join_empty_steps(self) -> "Cut":
         """Join steps that lack content to the step before, or the first one to the next; drop it if it stays alone."""
         texts: list[str] = []
         ends: list[int] = []
@@ -140,4 +140,4 @@ class ResponseCutter:
             spans = split_steps(text, settings.name, settings.pattern or settings.delimiters)
         except TimeoutError:
             spans, timed_out = [(0, len(text))], True
-        return Cut(tuple(text[at:end] for at, end in spans), tuple(last_tokens(pieces, spans)), timed_out)
+        return Cut(tuple(text[at:end] for at, end in spans), tuple(find_last_tokens(pieces, spans)), timed_out)

@@ -53,7 +53,7 @@ _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t]{0,8}\d{1,4}\.$")
 _LOOK_BACK = 16
 
 
-def spans_between(text: str, starts: Iterable[int]) -> list[Span]:
+def build_spans(text: str, starts: Iterable[int]) -> list[Span]:
     """Return the spans from each start to the next; the first begins at 0."""
     inner = sorted({start for start in starts if 0 < start < len(text)})
     edges = [0, *inner, len(text)]
@@ -77,16 +77,16 @@ def has_content(text: str, start: int = 0, end: int | None = None) -> bool:
     return False
 
 
-def _followed(text: str, found: Sequence[Span]) -> list[int]:
+def _keep_followed(text: str, found: Sequence[Span]) -> list[int]:
     """Return the starts of the markers (start and end of each) that are followed by something before the next."""
     following = [*(start for start, _ in found[1:]), len(text)]
     return [start for (start, body), end in zip(found, following, strict=False) if has_content(text, body, end)]
 
 
-def _with_content(text: str, starts: Iterable[int]) -> list[int]:
+def _drop_empty(text: str, starts: Iterable[int]) -> list[int]:
     """Drop the starts after which nothing is written before the next: that belongs to the step before."""
     found = [(start, start) for start in starts if 0 < start < len(text)]
-    kept = _followed(text, found)
+    kept = _keep_followed(text, found)
     # Nothing before the first start: it begins with the text.
     return kept[1:] if kept and not has_content(text, 0, kept[0]) else kept
 
@@ -119,7 +119,7 @@ def split_at_markers(text: str, style: str) -> list[Span]:
             found.append((at, at + match.end()))
             expected = number + 1
     # What precedes the first marker belongs to its step.
-    return spans_between(text, _followed(text, found)[1:])
+    return build_spans(text, _keep_followed(text, found)[1:])
 
 
 def split_paragraphs(text: str) -> list[Span]:
@@ -129,7 +129,7 @@ def split_paragraphs(text: str) -> list[Span]:
         if blank and line.strip() and not _ANSWER.match(line):
             starts.append(at)
         blank = not line.strip()
-    return spans_between(text, _with_content(text, starts))
+    return build_spans(text, _drop_empty(text, starts))
 
 
 def split_sentences(text: str) -> list[Span]:
@@ -145,24 +145,24 @@ def split_sentences(text: str) -> list[Span]:
         )
         if following and begins and not _ANSWER.match(text, match.end()):
             starts.append(match.end())
-    return spans_between(text, _with_content(text, starts))
+    return build_spans(text, _drop_empty(text, starts))
 
 
 def split_after(text: str, delimiters: Sequence[str]) -> list[Span]:
     """Split after delimiters; delimiters in a row and white space after them belong to the step before."""
     either = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
-    return spans_between(text, _with_content(text, [match.end() for match in re.finditer(either, text)]))
+    return build_spans(text, _drop_empty(text, [match.end() for match in re.finditer(either, text)]))
 
 
 def split_at_pattern(text: str, pattern: str) -> list[Span]:
     """Split where a pattern of the ``regex`` package matches. Raises ``TimeoutError`` after :data:`PATTERN_SECONDS`."""
     matches = regex.compile(pattern, regex.MULTILINE).finditer(text, timeout=PATTERN_SECONDS)
-    return spans_between(text, _with_content(text, [match.start() for match in matches]))
+    return build_spans(text, _drop_empty(text, [match.start() for match in matches]))
 
 
 def split_auto(text: str) -> list[Span]:
     """Split by the first of labels, brackets, numbers, paragraphs and sentences that finds at least two steps."""
-    spans: list[Span] = spans_between(text, [])
+    spans: list[Span] = build_spans(text, [])
     for name in (*_MARKERS, "paragraphs", "sentences"):
         spans = SPLITTERS[name](text)
         if len(spans) > 1:

@@ -31,11 +31,11 @@ from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS
 from prime_ext.step_rm.records import read_steps
-from prime_ext.step_rm.scorers.local import check_fit, padded
+from prime_ext.step_rm.scorers.local import check_fit, pad_inputs
 from prime_ext.step_rm.train_settings import ModelSettings, StepRMSettings
 from prime_ext.utils.files import digest_files, write_json
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.rows import batched
+from prime_ext.utils.rows import make_batches
 
 # Rows that are tokenized in one call.
 ROWS_AT_ONCE = 1024
@@ -64,7 +64,7 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Ro
     places: dict[str, str] = {}
     for path in paths:
         rows = enumerate(tqdm(read_steps(path), desc=path, unit=" steps"), start=1)
-        for part in batched(rows, ROWS_AT_ONCE):
+        for part in make_batches(rows, ROWS_AT_ONCE):
             encoded = encoder.encode_all([(row.question, row.previous, row.current) for _, row in part])
             for (number, row), item in zip(part, encoded, strict=True):
                 if places.setdefault(row.group, row.split) != row.split:
@@ -87,7 +87,7 @@ def load_splits(paths: Sequence[str], encoder: PairEncoder) -> dict[str, list[Ro
 
 def collate(rows: Sequence[Row], pad: int) -> dict[str, torch.Tensor]:
     """Build a batch, padded on the right with the id ``pad``."""
-    id_BT, mask_BT = padded([torch.from_numpy(row.ids).long() for row in rows], pad)
+    id_BT, mask_BT = pad_inputs([torch.from_numpy(row.ids).long() for row in rows], pad)
     return {"input_ids": id_BT, "attention_mask": mask_BT, "labels": torch.tensor([row.label for row in rows])}
 
 
@@ -132,7 +132,7 @@ def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
-def training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
+def build_training_arguments(settings: StepRMSettings, n_train: int) -> TrainingArguments:
     """Return the arguments of the Trainer for ``n_train`` inputs."""
     optim, run = settings.optim, settings.trainer
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -187,13 +187,13 @@ def train(settings: StepRMSettings) -> dict[str, Any]:
     model.config.pad_token_id = pad = check_fit(model, tokenizer, pair_format.max_length, path)
     identity = {"settings": settings.of_result, "training data": digest_files(settings.data.files)}
     checkpoints = Checkpoints(folder / "checkpoints", identity)
-    latest = checkpoints.latest()
+    latest = checkpoints.find_latest()
     callbacks: list[TrainerCallback] = [RunFiles(folder / METRICS_FILE, checkpoints, checkpoint_step(latest))]
     if settings.trainer.patience:
         callbacks.append(EarlyStoppingCallback(settings.trainer.patience))
     trainer = Trainer(
         model=model,
-        args=training_arguments(settings, len(splits["train"])),
+        args=build_training_arguments(settings, len(splits["train"])),
         data_collator=functools.partial(collate, pad=pad),
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],

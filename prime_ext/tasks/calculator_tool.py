@@ -18,7 +18,7 @@ from typing import Any
 
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool, schema_of
+from prime_ext.tasks.counted_tool import CountedTool, build_schema
 
 OUTCOMES = ("result", "malformed", "error", "timeout")
 # Field of a rollout's extra_fields with the number of calls by outcome.
@@ -76,7 +76,7 @@ def _value(node: ast.expr, most_digits: int) -> int:
     return result
 
 
-SCHEMA = schema_of(
+SCHEMA = build_schema(
     "calculator", "Calculates with whole numbers: + - * and parentheses.", "expression", "such as (2 + 3) * 4"
 )
 
@@ -101,14 +101,14 @@ class CalculatorTool(CountedTool):
     async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
         try:
             if self._timeout_share and agent_data is not None:
-                if _share_of(agent_data.prompt_ids) < self._timeout_share:
+                if _hash_tokens(agent_data.prompt_ids) < self._timeout_share:
                     raise Refused("timeout", TIMED_OUT)
             return "result", str(calculate(text, self._most_digits))
         except Refused as refused:
             return refused.outcome, f"Error: {refused}"
 
 
-def _share_of(tokens: Sequence[int]) -> float:
+def _hash_tokens(tokens: Sequence[int]) -> float:
     """Hash tokens to a number in [0, 1)."""
     digest = hashlib.blake2b(repr(list(tokens)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

@@ -16,12 +16,12 @@ from prime_ext.utils.rows import BadRow
 PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def fill_in(text: str, values: Mapping[str, str]) -> str:
     """Fill in values for their names in one pass: braces inside a value stay."""
     return PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def _with_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
+def _check_one_group(pattern: re.Pattern[str]) -> re.Pattern[str]:
     if pattern.groups != 1:
         raise ValueError("must have one group in round brackets, the text")
     return pattern
@@ -33,12 +33,12 @@ class Pick:
 
     __pydantic_config__ = STRICT
     columns: Annotated[Texts, Field(alias="column")]
-    pattern: Annotated[re.Pattern[str], AfterValidator(_with_one_group)] | None = None  # None: the complete cell
+    pattern: Annotated[re.Pattern[str], AfterValidator(_check_one_group)] | None = None  # None: the complete cell
 
     def read(self, row: Mapping[str, Any]) -> str:
         """Return the text. ``BadRow``: the column is missing, not a text, or does not match."""
-        column = first_of(row, self.columns)
-        text = text_of_cell(cell(row, column), column)
+        column = find_column(row, self.columns)
+        text = read_cell(cell(row, column), column)
         if self.pattern is None:
             return text
         match = self.pattern.search(text)
@@ -60,7 +60,7 @@ class Composed:
             if all(has(row, column) and _is_filled(cell(row, column), column) for column in PLACEHOLDER.findall(text)):
                 return PLACEHOLDER.sub(lambda match: str(cell(row, match[1])), text)
         wanted = " or ".join("+".join(PLACEHOLDER.findall(text)) for text in self.texts)
-        raise BadRow(f"no text in column {wanted}; {held(row)}")
+        raise BadRow(f"no text in column {wanted}; {describe_columns(row)}")
 
 
 # In a task file: columns alone, or a mapping with a pattern, or with texts around cells.
@@ -73,7 +73,7 @@ Shown = Annotated[
 
 def _is_filled(value: Any, column: str) -> bool:
     """Return whether a cell is neither null nor blank. ``BadRow``: it is neither text nor number."""
-    return value is not None and bool(str(value).strip()) and bool(text_of_cell(value, column))
+    return value is not None and bool(str(value).strip()) and bool(read_cell(value, column))
 
 
 def has(row: Mapping[str, Any], column: str) -> bool:
@@ -86,26 +86,26 @@ def has(row: Mapping[str, Any], column: str) -> bool:
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
     """Return the cell of a row. ``BadRow``: there is none."""
-    first_of(row, [column])
+    find_column(row, [column])
     if column in row:
         return row[column]
     outer, _, inner = column.partition(".")
     return cell(row[outer], inner)
 
 
-def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def find_column(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return the first of the columns that a row has. ``BadRow``: it has none."""
     for column in columns:
         if has(row, column):
             return column
-    raise BadRow(f"no column {' or '.join(columns)}; {held(row)}")
+    raise BadRow(f"no column {' or '.join(columns)}; {describe_columns(row)}")
 
 
-def held(row: Mapping[str, Any]) -> str:
+def describe_columns(row: Mapping[str, Any]) -> str:
     return f"it has {', '.join(map(str, row)) or 'none'}"
 
 
-def text_of_cell(value: Any, column: str) -> str:
+def read_cell(value: Any, column: str) -> str:
     """Read a cell as text. ``BadRow``: it is neither text nor number, or empty, or not valid UTF-8."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadRow(f"{column} must be a text, got {str(value)[:40]!r}")

@@ -9,7 +9,7 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 
-def schema_of(name: str, description: str, argument: str, meaning: str) -> dict[str, Any]:
+def build_schema(name: str, description: str, argument: str, meaning: str) -> dict[str, Any]:
     """Return the schema of a tool with one argument, a text."""
     parameters = {
         "type": "object",

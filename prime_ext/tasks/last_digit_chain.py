@@ -66,7 +66,7 @@ def parse_prompt(prompt: str) -> Problem:
     return Problem(start=int(match[1]), operations=operations)
 
 
-def split_of(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
+def get_split(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
     """Return the split of a prompt (``test``, ``val``, ``sft`` or ``train``) by a hash of its text."""
     bucket = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
     return next(name for name, (low, high) in splits.items() if low <= bucket < high)
@@ -100,7 +100,7 @@ def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence
             operator = rng.choice("+-*")
             operations.append((operator, rng.choice(OPERANDS[operator])))
         problem = Problem(start=rng.randrange(10), operations=tuple(operations))
-        if split_of(problem.prompt) == split:
+        if get_split(problem.prompt) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
 
@@ -113,10 +113,10 @@ def outcome_reward(response: str, ground_truth: str) -> float:
     return verdict.score
 
 
-def generated(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
+def generate_rows(split: str, count: int, seed: int) -> Iterator[Mapping[str, Any]]:
     """Yield rows of the quickstart's task. ``ValueError``: there are not enough problems."""
     for problem in generate_problems({"validation": "val"}.get(split, split), count, seed):
         yield {"problem": problem.prompt, "answer": str(problem.answer), "operations": len(problem.operations)}
 
 
-GENERATED = {"last_digit_chain": generated}
+GENERATED = {"last_digit_chain": generate_rows}

@@ -13,12 +13,12 @@ from typing import Any
 
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
-from prime_ext.tasks.counted_tool import CountedTool, schema_of
+from prime_ext.tasks.counted_tool import CountedTool, build_schema
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 
 OUTCOMES = ("malformed", *(str(ending) for ending in Ending))
 
-SCHEMA = schema_of(
+SCHEMA = build_schema(
     "python",
     "Runs a Python program and returns what it prints. Nothing is kept between calls.",
     "code",
@@ -47,10 +47,10 @@ class PythonTool(CountedTool):
 
     async def run(self, text: str, agent_data: Any) -> tuple[str, str]:
         execution = await asyncio.wrap_future(self._sandbox.submit(text, limits=self._limits))
-        return str(execution.ending), _told(execution, self._limits)
+        return str(execution.ending), _describe_result(execution, self._limits)
 
 
-def _told(execution: Execution, limits: Limits) -> str:
+def _describe_result(execution: Execution, limits: Limits) -> str:
     printed = execution.stdout.decode("utf-8", "replace").rstrip()
     last = (execution.stderr.strip().splitlines() or [f"exit code {execution.exit_code}"])[-1]
     problem = {

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from pydantic.dataclasses import dataclass
 
-from prime_ext.config.checks import STRICT, SettingsError, Share, nearest, read
+from prime_ext.config.checks import STRICT, SettingsError, Share, guess, read
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.reasoning_gym import OF_VERIFIER, can_state, make_dataset, require
 
@@ -29,7 +29,7 @@ def read_task(text: str) -> tuple[str, dict[str, Any]]:
 
     name, *pairs = text.split(":")
     if name not in (known := {*DATASETS} - {UNUSABLE}):
-        raise SourceError(f"reasoning-gym has no usable task {name!r}{nearest(name, known)}")
+        raise SourceError(f"reasoning-gym has no usable task {name!r}{guess(name, known)}")
 
     @dataclass(config=STRICT)
     class Parameters(DATASETS[name][1]):  # type: ignore[misc]

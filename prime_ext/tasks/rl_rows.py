@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationEr
 from prime_ext.config.checks import explain
 from prime_ext.tasks.value_types import Text
 from prime_ext.utils.hub import use_cache_without_hub
-from prime_ext.utils.rows import SourceError, batched
+from prime_ext.utils.rows import SourceError, make_batches
 
 OUTPUTS = ("train", "validation", "test")
 ROWS_PER_WRITE = 5_000
@@ -55,7 +55,7 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]])
     """Write rows to a parquet file as they come; return their number. The same rows give the same bytes."""
     written = 0
     with pq.ParquetWriter(path, schema) as writer:
-        for chunk in batched(rows, ROWS_PER_WRITE):
+        for chunk in make_batches(rows, ROWS_PER_WRITE):
             writer.write_table(pa.Table.from_pylist(chunk, schema))
             written += len(chunk)
     return written

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, one_of
-from prime_ext.tasks.cells import Columns, Shown, cell, filled, has, held, text_of_cell
+from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, limit_to
+from prime_ext.tasks.cells import Columns, Shown, cell, describe_columns, fill_in, has, read_cell
 from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.utils.rows import BadRow
 from prime_ext.verifiers.math.extraction import STYLES, extract_answer
-from prime_ext.verifiers.sources import source_of
+from prime_ext.verifiers.sources import find_source
 
 # A split of a source; "all" where its authors made none.
 SPLITS = ("all", "train", "validation", "test")
@@ -50,13 +50,13 @@ class Source:
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row of the files belongs to the task. ``BadRow``: it lacks a column of ``where``."""
-        return all(pattern.search(text_of_cell(cell(row, name), name)) for name, pattern in self.where.items())
+        return all(pattern.search(read_cell(cell(row, name), name)) for name, pattern in self.where.items())
 
     def places(self, local: bool) -> Mapping[str, tuple[str, ...]]:
         return self.local if local else self.files
 
 
-Style = Annotated[Text, one_of(STYLES)]
+Style = Annotated[Text, limit_to(STYLES)]
 Answer = Annotated[str, BeforeValidator(str)]
 AnyCase = Annotated[Text, AfterValidator(str.casefold)]
 
@@ -81,8 +81,8 @@ class Gold:
         value = cell(row, column)
         if isinstance(value, list):
             # All of several answers are wanted.
-            value = ", ".join(text_of_cell(item, column) for item in value)
-        text = text_of_cell(value, column)
+            value = ", ".join(read_cell(item, column) for item in value)
+        text = read_cell(value, column)
         if self.extract:
             found = extract_answer(text, self.extract)
             if found is None:
@@ -95,10 +95,10 @@ class Gold:
                 raise BadRow(f"{column} {text[:60]!r} is none of {', '.join(self.values)}")
             return self.values[text.casefold()]
         unit = cell(row, self.unit) if self.unit else None
-        return text if unit is None else _with_unit(text, text_of_cell(unit, self.unit))
+        return text if unit is None else _append_unit(text, read_cell(unit, self.unit))
 
 
-def _with_unit(answer: str, unit: str) -> str:
+def _append_unit(answer: str, unit: str) -> str:
     r"""Append the unit in LaTeX; ``\%``, ``^{\circ}`` and units in dollar signs are LaTeX already."""
     answer = answer.strip("$") if answer.count("$") == 2 else answer
     if unit == "%":
@@ -184,7 +184,7 @@ class Task:
     @property
     def grader(self) -> str:
         """Return the task of the verifier: math, code or choice."""
-        return source_of(self.data_source).task
+        return find_source(self.data_source).task
 
     def grader_options(self) -> dict[str, Any]:
         if self.option_names:
@@ -192,7 +192,7 @@ class Task:
         if self.n_options:
             return {"n_options": self.n_options}
         extraction = {"extraction": self.extraction} if self.extraction else {}
-        return {**source_of(self.data_source).options, **extraction, **self.limits}
+        return {**find_source(self.data_source).options, **extraction, **self.limits}
 
     def problem(self, row: Mapping[str, Any]) -> Problem:
         """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
@@ -200,7 +200,7 @@ class Task:
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:
             wanted = " or ".join("+".join(way.columns) for way in self.gold)
-            raise BadRow(f"no column {wanted}; {held(row)}")
+            raise BadRow(f"no column {wanted}; {describe_columns(row)}")
         return Problem(
             fields=fields,
             gold=way.read(row, as_tests=self.grader == "code"),
@@ -212,7 +212,7 @@ class Task:
         """Return the chat that shows a problem. ``KeyError``: no prompt of that name."""
         chosen = self.prompts[prompt]
         texts = {"system": chosen.system, "user": chosen.user}
-        return [{"role": role, "content": filled(text, problem.fields)} for role, text in texts.items() if text]
+        return [{"role": role, "content": fill_in(text, problem.fields)} for role, text in texts.items() if text]
 
     def problem_texts(self, problem: Problem) -> tuple[str, ...]:
         return tuple(problem.fields[name] for name in self.texts)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from prime_ext.config.checks import SettingsError, nearest, read
+from prime_ext.config.checks import SettingsError, guess, read
 from prime_ext.tasks.cells import PLACEHOLDER
 from prime_ext.tasks.last_digit_chain import GENERATED
 from prime_ext.tasks.reasoning_gym import PREFIX, read_task
@@ -43,11 +43,11 @@ def load_task(name: str | Path) -> Task:
     path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = task_names()
-        raise SourceError(f"no task {str(name)!r}{nearest(path.stem, known) or '; there are ' + ', '.join(known)}")
+        raise SourceError(f"no task {str(name)!r}{guess(path.stem, known) or '; there are ' + ', '.join(known)}")
     content = _content(path)
     try:
         if isinstance(content, dict) and EXTENDS in content:
-            content = _extended(content)
+            content = _extend(content)
         return _check(read(Task, content, ""), path.stem)
     except SettingsError as error:
         raise SourceError(f"{path.name}: {error}") from error
@@ -60,14 +60,14 @@ def _content(path: Path) -> Any:
         raise SourceError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _extended(content: Mapping[str, Any]) -> dict[str, Any]:
+def _extend(content: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a file into the task of the package that it extends, ``source`` key by key; a null removes a key."""
     name = str(content[EXTENDS])
     if name not in task_names():
-        raise SettingsError(f"extends must be the name of a task, got {name!r}{nearest(name, task_names())}")
+        raise SettingsError(f"extends must be the name of a task, got {name!r}{guess(name, task_names())}")
     base = _content(FOLDER / f"{name}.yaml")
     if EXTENDS in base:
-        base = _extended(base)
+        base = _extend(base)
     merged = {**base, **content}
     if isinstance(content.get("source"), Mapping):
         merged["source"] = {**base["source"], **content["source"]}

@@ -11,7 +11,7 @@ from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
 
-def default_split(task: Task, local: bool) -> str:
+def choose_default_split(task: Task, local: bool) -> str:
     """Return the split that is evaluated: test, or all where the files have no test."""
     if task.source.generated:
         return "test"
@@ -27,7 +27,7 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
     split, a file or rows are missing, a row does not fit the task, or an id repeats.
     """
     try:
-        return _load(task, data, split or default_split(task, local=data is not None))
+        return _load(task, data, split or choose_default_split(task, local=data is not None))
     except SourceError as error:
         raise SourceError(f"{task.name}: {error}") from error
 

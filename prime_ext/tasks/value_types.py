@@ -16,7 +16,7 @@ def is_whole(text: str) -> bool:
     return True
 
 
-def _readable(text: str) -> str:
+def _check_text(text: str) -> str:
     if not is_whole(text):
         raise ValueError("must not have half a character (a lone surrogate)")
     if not text.strip():
@@ -24,21 +24,21 @@ def _readable(text: str) -> str:
     return text
 
 
-def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
+def _check_different(texts: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(texts)) < len(texts) or not texts:
         raise ValueError("must be a text or a list of different texts")
     return texts
 
 
-def _below_a_folder(name: str) -> str:
+def _check_path_below(name: str) -> str:
     if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise ValueError("must be a path below the data folder")
     return name
 
 
-Text = Annotated[str, Field(strict=True), AfterValidator(_readable)]
-Path = Annotated[Text, AfterValidator(_below_a_folder)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_check_text)]
+Path = Annotated[Text, AfterValidator(_check_path_below)]
 # One of them may stand without a list.
 LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-Texts = Annotated[tuple[Text, ...], LISTED, AfterValidator(_different)]
-Paths = Annotated[tuple[Path, ...], LISTED, AfterValidator(_different)]
+Texts = Annotated[tuple[Text, ...], LISTED, AfterValidator(_check_different)]
+Paths = Annotated[tuple[Path, ...], LISTED, AfterValidator(_check_different)]

@@ -112,7 +112,7 @@ def score_in_update(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Scori
     """``interleaved``: the training forward passes score, as in PRIME's released code ("single forward")."""
     metrics = prm.update(batch, keeps_scores=True)
     # The nearest to "before" that it has.
-    during = prm.training_scores(batch)
+    during = prm.fetch_training_scores(batch)
     return Scoring(during, during, prm.score(batch) if measures else None, metrics)
 
 
@@ -125,7 +125,7 @@ def update_then_score(prm: "TrainedPRM", batch: PRMBatch, measures: bool) -> Sco
     keeps_scores = before is None and (prm.prime.gate is not None or distils)
     metrics = prm.update(batch, before, keeps_scores)
     if keeps_scores:
-        before = prm.training_scores(batch)
+        before = prm.fetch_training_scores(batch)
     if before is not None and distils:
         # Nobody reads rewards of tokens.
         return Scoring(before, before, None, metrics)
@@ -184,12 +184,12 @@ class FrozenPRM(Companion):
 
     def score_and_update(self, rollouts: Rollouts) -> Scored:
         """Compute the reference, then the scores."""
-        batch = self.batch_of(rollouts)
+        batch = self.build_batch(rollouts)
         self.write_reference(batch)
         scores = self.score(batch)
-        return self.scored(batch, Scoring(scores, before=scores))
+        return self.compute_rewards(batch, Scoring(scores, before=scores))
 
-    def batch_of(self, rollouts: Rollouts) -> PRMBatch:
+    def build_batch(self, rollouts: Rollouts) -> PRMBatch:
         """Return the rows of a step alone."""
         return PRMBatch(
             rollouts,
@@ -225,7 +225,7 @@ class FrozenPRM(Companion):
 
     def _score(self, group: str, rows: RolloutStore, batch: PRMBatch, name: str, **options: Any) -> None:
         options |= {fields.OUTPUT_FIELD: name, "calculate_entropy": False, "compute_loss": False}
-        asked = rows.for_workers(batch.inputs, temperature=self.temperature, **options)
+        asked = rows.build_request(batch.inputs, temperature=self.temperature, **options)
         ray.get(self.groups[group].score(asked).futures)
 
     def _fetch(self, batch: PRMBatch, mini_batch_B: torch.Tensor | None = None) -> Scores:
@@ -237,7 +237,7 @@ class FrozenPRM(Companion):
         rows, sizes = batch.rows, (batch.mini_batch_rows, self.data_parallel_size)
         return plan_mini_batches(rows.keys, rows.padding, rows.lengths, *sizes, batch.replayed_B.tolist())
 
-    def scored(self, batch: PRMBatch, scoring: Scoring) -> Scored:
+    def compute_rewards(self, batch: PRMBatch, scoring: Scoring) -> Scored:
         """Turn log-probabilities into rewards, and measure how well they order the rollouts."""
         rollouts, log_prob_BT, mask_BT = batch.rollouts, scoring.rewards.log_prob_BT, batch.rollouts.mask_BT
         reward_BT = process_rewards(scoring.rewards.log_ratio(mask_BT), self.settings.beta)
@@ -291,11 +291,11 @@ class TrainedPRM(FrozenPRM):
         if not rollouts.valid_B.any():
             # Nothing that it could learn from.
             return super().score_and_update(rollouts)
-        settings, alone = self.settings, self.batch_of(rollouts)
+        settings, alone = self.settings, self.build_batch(rollouts)
         measures = rollouts.number % STEPS_PER_MEASUREMENT == 0
         self.write_reference(alone, as_update=settings.update_mode == "interleaved")
-        with self._with_replay(alone) as batch:
-            scored = self.scored(batch, ORDERS[settings.update_mode](self, batch, measures))
+        with self._add_replay(alone) as batch:
+            scored = self.compute_rewards(batch, ORDERS[settings.update_mode](self, batch, measures))
         if self.replay is None:
             return scored
         new = rollouts.store.select(rollouts.valid_B.nonzero()[:, 0].tolist())
@@ -321,7 +321,7 @@ class TrainedPRM(FrozenPRM):
             group.start_bias(float(batch.label_B[batch.valid_B].mean()))
         read = (*batch.inputs, self.reference_field, *of_rows)
         options = update_options(batch.mini_batch_rows, self.settings.epochs, self.temperature)
-        asked = batch.rows.select(plan.order).for_workers(read, **options)
+        asked = batch.rows.select(plan.order).build_request(read, **options)
         with marked_timer("prm_update", batch.seconds):
             if keeps_scores:
                 ray.get(group.update_and_score(asked).futures)
@@ -337,12 +337,12 @@ class TrainedPRM(FrozenPRM):
         mfu = {"perf/mfu/prm": values.pop("mfu")} if "mfu" in values else {}
         return mfu | {name if name.startswith("perf/") else f"prm/{name}": value for name, value in values.items()}
 
-    def training_scores(self, batch: PRMBatch) -> Scores:
+    def fetch_training_scores(self, batch: PRMBatch) -> Scores:
         """Return the scores of the training forward passes, which an update has kept."""
         return self._fetch(batch, self.plan(batch).mini_batch_B[: len(batch.rollouts.store)])
 
     @contextmanager
-    def _with_replay(self, alone: PRMBatch) -> Iterator[PRMBatch]:
+    def _add_replay(self, alone: PRMBatch) -> Iterator[PRMBatch]:
         """Add rollouts of earlier steps, their reference's log-probabilities, and padding to equal mini-batches."""
         drawn = self.replay.draw(int(alone.valid_B.sum())) if self.replay is not None else []
         if not drawn:
@@ -353,7 +353,7 @@ class TrainedPRM(FrozenPRM):
         data = {name: [row[name] for row in drawn] for name in (*_KEPT, "input_ids")}
         data |= {"loss_mask": data["response_mask"], fields.REFERENCE_LOG_PROBS: [row["reference"] for row in drawn]}
         keys = [replay_key(place) for place in range(len(drawn))]
-        with alone.rows.extended(keys, data, n_batches * rows_with, self.end_token) as rows:
+        with alone.rows.add_rows(keys, data, n_batches * rows_with, self.end_token) as rows:
             added = len(rows) - new
             if filled := added - len(drawn):
                 # verl copies it from some rollout, of another length.

@@ -23,8 +23,8 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
-from prime_ext.prm.engines import engine_of, register_engine
-from prime_ext.prm.worker import padded_responses
+from prime_ext.prm.engines import get_engine, register_engine
+from prime_ext.prm.worker import pad_responses
 from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.step import AVERAGE_ROLE
 from prime_ext.verl_adapter import engine_workers
@@ -80,21 +80,21 @@ class TargetedPolicyLoss:
         """Return values per token from ``student_logits``; otherwise the loss and its metrics."""
         assert data is not None
         if student_logits is not None:
-            return self._per_token(student_logits, data)
+            return self._compute_per_token(student_logits, data)
         assert model_output is not None
         loss, metrics = self.policy_loss(model_output=model_output, data=data, dp_group=dp_group)
         config = self.policy_loss.keywords["config"]
         mask_BT = data["response_mask"].to_padded_tensor(0)
-        for role, coefficient in targets_of(data).items():
-            kl_BT = padded_responses(model_output[f"kl_{role}"], data["responses"])
+        for role, coefficient in get_targets(data).items():
+            kl_BT = pad_responses(model_output[f"kl_{role}"], data["responses"])
             kl = agg_loss(kl_BT, mask_BT.bool(), config.loss_agg_mode, **config.global_batch_info)
             loss = loss + coefficient * kl
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
         return loss, metrics
 
     @staticmethod
-    def _per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
-        logits_NV, roles = logits_1NV[0], targets_of(data)
+    def _compute_per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
+        logits_NV, roles = logits_1NV[0], get_targets(data)
         with torch.autocast(logits_NV.device.type, enabled=False):
             targets = [target_logits(role, data) for role in roles]
             log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, targets[0][1], [logits for logits, _ in targets])
@@ -102,7 +102,7 @@ class TargetedPolicyLoss:
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
 
 
-def targets_of(data: TensorDict) -> dict[str, float]:
+def get_targets(data: TensorDict) -> dict[str, float]:
     """Coefficient of each target that counts in this update."""
     return {role: value for role, value in (tu.get(data, key=COEFFICIENTS) or {}).items() if value > 0.0}
 
@@ -113,7 +113,7 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
 
     Both cover this rank's tokens, ``(N, V)`` and ``(N,)``, in the order in which verl's engine packs the policy's.
     """
-    engine, batch = engine_of(role), data.copy()
+    engine, batch = get_engine(role), data.copy()
     options = {"use_fused_kernels": False, "calculate_entropy": False}
     options["use_remove_padding"] = engine.engine_config.use_remove_padding
     # verl's way to hand out logits, and to compute nothing from them.
@@ -134,18 +134,18 @@ def target_logits(role: str, data: TensorDict) -> tuple[torch.Tensor, torch.Tens
 
 
 @contextmanager
-def with_targets(data: TensorDict) -> Iterator[None]:
+def prepare_targets(data: TensorDict) -> Iterator[None]:
     """For an update with ``data``: logits for the loss where it has targets, and offloaded targets on the device.
 
     They are there once for a whole update, not for every micro-batch.
     """
-    if roles := targets_of(data):
+    if roles := get_targets(data):
         # verl's engine hands logits to a loss that is said to distil.
         tu.assign_non_tensor(data, distillation_use_topk=True, distillation_only=True)
     weights = {"model": True, "optimizer": False, "grad": False}
     with ExitStack() as stack:
         for role in roles:
-            engine = engine_of(role)
+            engine = get_engine(role)
             if engine.is_param_offload_enabled:
                 engine.to(get_device_name(), **weights)
                 stack.callback(engine.to, "cpu", **weights)
@@ -157,5 +157,5 @@ def install_targets(worker: Any) -> DataProto:
     actor = worker.actor
     register_engine("policy", actor.engine)
     actor.set_loss_fn(TargetedPolicyLoss(actor.loss_fn))
-    engine_workers.apply(actor, with_targets)
+    engine_workers.apply(actor, prepare_targets)
     return DataProto()

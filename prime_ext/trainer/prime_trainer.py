@@ -17,9 +17,9 @@ from verl.utils.debug import marked_timer
 
 from prime_ext.algorithms.prompt_filter import AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.config.asynchronous import base_mode
+from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
-from prime_ext.config.engines import longest_sequence, shard_over_all_ranks
+from prime_ext.config.engines import find_longest_sequence, shard_over_all_ranks
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, prm_section
 from prime_ext.config.variant import variant_line
 from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
@@ -33,19 +33,19 @@ from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.implicit_prm import FrozenPRM
 from prime_ext.trainer.policy_loss import COEFFICIENTS, PolicyAverage, install_targets
 from prime_ext.trainer.prompt_judge import PromptJudge
-from prime_ext.trainer.prompts import prompts_of_data, prompts_to_data, set_uids
+from prime_ext.trainer.prompts import pack_prompts, set_uids, unpack_prompts
 from prime_ext.trainer.replay_buffer import (
     CPU_POLL_SECONDS,
     POLL_SECONDS,
     PromptFilterReplayBuffer,
     PromptFilterReplayBufferAsync,
 )
-from prime_ext.trainer.reward_sources import shaping_of
+from prime_ext.trainer.reward_sources import build_shaping
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.scorer import Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
-from prime_ext.utils.transfer_queue import RolloutStore, mean_counts
+from prime_ext.utils.transfer_queue import RolloutStore, average_counts
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ class PrimeTrainerMixin(GuardedRunMixin):
     """Mixin that adds PRIME to a verl trainer: the prompt filter, the implicit PRM and the combined advantage."""
 
     def __init__(self, config: DictConfig):
-        self.prime = PrimeSettings.of(config)
+        self.prime = PrimeSettings.from_config(config)
         print(f"prime_ext: PRIME, variant {variant_line(config)}", flush=True)
-        self.prm_settings = PRMSettings.of(config) if prm_section(config) is not None else None
+        self.prm_settings = PRMSettings.from_config(config) if prm_section(config) is not None else None
         self.gate: ReliabilityGate | None = None
         self._kl_coefficients: dict[str, float] = {}
         # Prompts that were fetched but not used, first to be used again; and those of the step in progress.
@@ -67,7 +67,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         self._prompts_fetched = 0
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
-            config.trainer.v1.trainer_mode = base_mode(config)
+            config.trainer.v1.trainer_mode = get_base_mode(config)
             # Refilling needs prompts one by one.
             if config.data.get("gen_batch_size", None) not in (None, 1):
                 logger.warning("data.gen_batch_size=%s becomes 1 with PRIME", config.data.gen_batch_size)
@@ -91,13 +91,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
         band = AccuracyBand(0.0, 1.0)
         if settings.enable:
             band = AccuracyBand(settings.lower, settings.upper, settings.drop_truncated)
-        limits = self.config.data.max_response_length, longest_sequence(self.config)
+        limits = self.config.data.max_response_length, find_longest_sequence(self.config)
         # Asynchronous modes have prompts in the system beyond those of a step.
         mode = self.config.trainer.v1.get(self.trainer_mode, {})
         warm_up = 0 if self.trainer_mode == "sync" else math.floor(size * mode.num_warmup_batches)
         options = {
             "judge": PromptJudge(band, self.prime.label_key, self.prime.verifier, *limits, self._end_tokens),
-            "max_in_flight": self._oversampled() + warm_up,
+            "max_in_flight": self._count_oversampled() + warm_up,
             "max_examined": math.ceil(size * settings.max_examined),
             "partial": settings.on_exhausted == "partial",
             "trainer_mode": self.trainer_mode,
@@ -121,13 +121,13 @@ class PrimeTrainerMixin(GuardedRunMixin):
         """Return whether prompts stay in the buffer from one step to the next, as in the asynchronous modes."""
         return isinstance(self.replay_buffer, PromptFilterReplayBufferAsync)
 
-    def _oversampled(self) -> int:
+    def _count_oversampled(self) -> int:
         factor = self.prime.filter.oversample if self.prime.filter.enable else 1.0
         return math.ceil(self.config.data.train_batch_size * factor)
 
     def _add_batch_to_generate(self) -> None:
         """Submit the prompts of a step: as many as it takes, or, in an asynchronous mode, as may be in the system."""
-        wanted = self._oversampled()
+        wanted = self._count_oversampled()
         if self._requeues_prompts or self._buffers_prompts:
             wanted = self.replay_buffer.prompts_to_start(self.config.data.train_batch_size)
         if wanted > 0:
@@ -142,7 +142,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
             set_uids(prompt, [f"{self._prompts_fetched:012d}"])
             if self._prompts_fetched == 0:
                 # At the first prompt, not at the first checkpoint.
-                prompts_to_data(prompt)
+                pack_prompts(prompt)
             self._prompts_fetched += 1
         if self._requeues_prompts:
             self._prompt_of_uid[_uids(prompt)[0]] = prompt.copy()
@@ -170,7 +170,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     @cached_property
     def scorer(self) -> Scorer | None:
         """Return the scorer that gives the process rewards."""
-        return StepRewardModel(shaping_of(self.prime)) if self.prime.scores_steps else self.prm
+        return StepRewardModel(build_shaping(self.prime)) if self.prime.scores_steps else self.prm
 
     @cached_property
     def average(self) -> PolicyAverage | None:
@@ -238,7 +238,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
                 folder,
                 state["prompts_in_system"],
             )
-        self._queued_prompts = deque(map(prompts_of_data, state["queued_prompts"]))
+        self._queued_prompts = deque(map(unpack_prompts, state["queued_prompts"]))
         self._prompts_fetched = state["prompts_fetched"]
         if self._requeues_prompts and state["acceptance_rate"] is not None:
             self.replay_buffer.acceptance_rate = state["acceptance_rate"]
@@ -250,7 +250,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def _save_prime_state(self, folder: Path) -> None:
         kl_control = getattr(self, "kl_ctrl_in_reward", None)
         state = {
-            "queued_prompts": list(map(prompts_to_data, self._queued_prompts)),
+            "queued_prompts": list(map(pack_prompts, self._queued_prompts)),
             "prompts_fetched": self._prompts_fetched,
             "acceptance_rate": self.replay_buffer.acceptance_rate if self._requeues_prompts else None,
             # verl saves these prompts itself, with its store of rollouts.
@@ -308,7 +308,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
         metrics.update(result.metrics)
         if self.config.actor_rollout_ref.rollout.agent.default_agent_loop not in SINGLE_TURN_LOOPS:
             of_loops = [extra for extra, padding in zip(rollouts.extras, store.padding, strict=True) if not padding]
-            metrics.update({f"agent/{name}": value for name, value in mean_counts(of_loops).items()})
+            metrics.update({f"agent/{name}": value for name, value in average_counts(of_loops).items()})
         for name, seconds in result.seconds.items():
             self.timing_raw[name] = self.timing_raw.get(name, 0.0) + seconds
         self._kl_coefficients = result.kl_coefficients

@@ -94,7 +94,7 @@ class PromptJudge:
     def _read(self, key: str, info: Mapping[str, Any], cut_off: bool) -> _Rollout:
         unscored = bool(info.get(FAILURE))
         if "verdict" not in info and not unscored:
-            return _Rollout(transfer.label_of(key, info, self.label_key), cut_off)
+            return _Rollout(transfer.read_label(key, info, self.label_key), cut_off)
         failed = unscored or bool(info["grader_failure"])
         detail = str(info["failure_detail"] if unscored else info.get("verifier_detail", ""))
         outcome, seconds = NOT_SCORED if unscored else str(info["verdict"]), float(info.get("verifier_seconds", 0.0))
@@ -104,13 +104,13 @@ class PromptJudge:
                 f"prime.verifier.on_failure is stop"
             )
         counts = not failed or self.verifier.on_failure == "zero"
-        label = transfer.label_of(key, info, self.label_key) if counts else None
+        label = transfer.read_label(key, info, self.label_key) if counts else None
         return _Rollout(label, cut_off, outcome, failed, seconds, detail)
 
     def _accuracies(self, uid: str) -> list[float]:
         return [rollout.accuracy for rollout in self._rollouts[uid] if rollout.accuracy is not None]
 
-    def _judged(self, uids: Iterable[str]) -> list[_Rollout]:
+    def _find_judged(self, uids: Iterable[str]) -> list[_Rollout]:
         """Return the rollouts of these prompts that the verifier has looked at."""
         return [rollout for uid in uids for rollout in self._rollouts[uid] if rollout.outcome is not None]
 
@@ -139,7 +139,7 @@ class PromptJudge:
             "prime/accuracy/before_filter": sum(accuracy_all) / max(1, len(accuracy_all)),
             "prime/accuracy/after_filter": sum(accuracy_kept) / max(1, len(accuracy_kept)),
         }
-        judged = self._judged(uids)
+        judged = self._find_judged(uids)
         if not judged:
             return metrics
         outcomes = Counter(rollout.outcome for rollout in judged)
@@ -156,7 +156,7 @@ class PromptJudge:
 
     def _failures(self, uids: Iterable[str]) -> str:
         """Describe in one line what the verifier could not judge of these prompts, and why; empty without failures."""
-        judged = self._judged(uids)
+        judged = self._find_judged(uids)
         failed = [rollout for rollout in judged if rollout.failed]
         if not failed:
             return ""

@@ -19,7 +19,7 @@ def set_uids(prompts: TensorDict, uids: Sequence[str]) -> None:
     prompts["uid"] = tu.get_tensordict({"uid": np.array(uids, dtype=object)})["uid"]
 
 
-def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
+def pack_prompts(prompts: TensorDict) -> dict[str, dict]:
     """Fields of prompts by name: tensors as lists of numbers with their dtype, other fields as one value per prompt.
 
     Raises SettingsError where a value of the dataset is not a text, number, list or mapping of such.
@@ -40,8 +40,8 @@ def prompts_to_data(prompts: TensorDict) -> dict[str, dict]:
     return {"tensors": tensors, "values": values}
 
 
-def prompts_of_data(data: dict[str, dict]) -> TensorDict:
-    """Invert :func:`prompts_to_data`."""
+def unpack_prompts(data: dict[str, dict]) -> TensorDict:
+    """Invert :func:`pack_prompts`."""
     tensors = {
         name: torch.tensor(field["values"], dtype=getattr(torch, field["dtype"]))
         for name, field in data["tensors"].items()

@@ -14,11 +14,11 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from prime_ext.algorithms.steps import valid_ends
-from prime_ext.config.asynchronous import base_mode
+from prime_ext.algorithms.steps import find_valid_ends
+from prime_ext.config.asynchronous import get_base_mode
 from prime_ext.config.checks import refuse
 from prime_ext.config.engines import shard_over_all_ranks
-from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, sections_of
+from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, read_pspo_sections
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
 from prime_ext.run.guarded_run import GuardedRunMixin
@@ -60,13 +60,13 @@ def token_rewards(info: Mapping[str, Any], mask_T: torch.Tensor, settings: PSPOS
     if settings.accumulation is not None and settings.accumulation.reward_position == "tokens":
         reward_T[own_T] = info["score"] / int(own_T.sum())
     else:
-        end_S = valid_ends(torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T)
+        end_S = find_valid_ends(torch.tensor(json.loads(info["step_ends"]), dtype=torch.long), own_T)
         # Steps that share a token are all paid there.
         reward_T.index_add_(0, end_S, torch.tensor(json.loads(info["step_rewards"]), dtype=torch.float64))
     return reward_T.float()
 
 
-def scored_rows(
+def find_scored_rows(
     uids: Sequence[str], infos: Sequence[Mapping[str, Any]], settings: PSPOSettings, compares: bool
 ) -> list[int]:
     """Return the numbers of the responses to train on, from their prompts and the manager's extra info.
@@ -115,10 +115,10 @@ class PSPOTrainerMixin(GuardedRunMixin):
     """
 
     def __init__(self, config: DictConfig):
-        self.pspo, _ = sections_of(config)
+        self.pspo, _ = read_pspo_sections(config)
         with open_dict(config):
             # verl compares the mode with its own names to decide between synchronous and asynchronous behavior.
-            config.trainer.v1.trainer_mode = base_mode(config)
+            config.trainer.v1.trainer_mode = get_base_mode(config)
         shard_over_all_ranks(config)
         super().__init__(config)
         # The step in which prompts were fetched last, and how many.
@@ -182,7 +182,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
         metrics.update(pspo_metrics(infos))
         self._check_steps(store, infos)
         uids = [group_uid(key) for key in store.keys]
-        rows = scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
+        rows = find_scored_rows(uids, infos, self.pspo, self.config.algorithm.adv_estimator in GROUP_ESTIMATORS)
         metrics["pspo/dropped"] = len(store) - len(rows)
         if len(rows) < len(store):
             every, store, infos = set(store.keys), store.select(rows), [infos[row] for row in rows]

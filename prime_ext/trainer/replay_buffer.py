@@ -51,7 +51,7 @@ class _PromptFilter(ReplayBuffer):
         logger.warning("%s; training on the smaller batch", message)
 
 
-def _in_order(batch: KVBatchMeta) -> KVBatchMeta:
+def _sort_rows(batch: KVBatchMeta) -> KVBatchMeta:
     batch.reorder(sorted(range(len(batch)), key=batch.keys.__getitem__))
     return batch
 
@@ -90,7 +90,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         while True:
             self._sync_metadata_from_transfer_queue()
             self._judge_finished(partition_id)
-            kept, examined = self._first_kept(batch_size)
+            kept, examined = self._take_first_kept(batch_size)
             in_flight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
             if len(kept) == batch_size or examined == self.max_examined:
                 # Requests of this policy version must be over before its weights are replaced.
@@ -107,7 +107,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
         looked_at, surplus = self._submitted[:examined], self._submitted[examined:]
         if len(kept) < batch_size:
             self._accept_shortage(looked_at, len(kept), batch_size)
-        batch = _in_order(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
+        batch = _sort_rows(self._materialize_batch(partition_id, kept, dict(self.partitions[partition_id])))
         self.acceptance_rate = len(kept) / examined
         metrics = {
             **self.judge.metrics(looked_at),
@@ -128,7 +128,7 @@ class PromptFilterReplayBuffer(_PromptFilter):
             self.judge.judge(finished, partition_id, self.partitions[partition_id])
             self._clear_groups(partition_id, {uid for uid in finished if not self.judge.keeps(uid)})
 
-    def _first_kept(self, batch_size: int) -> tuple[list[str], int]:
+    def _take_first_kept(self, batch_size: int) -> tuple[list[str], int]:
         """Return prompts to train on from the leading run of judged ones, and how many were examined for them."""
         kept: list[str] = []
         for examined, uid in enumerate(self._submitted):
@@ -208,7 +208,7 @@ class PromptFilterReplayBufferAsync(_PromptFilter, ReplayBufferAsync):
             return batch, metrics
         self._kept_in_step += len({transfer.group_uid(key) for key in batch.keys})
         self._judged_since_batch.clear()
-        return _in_order(batch), metrics
+        return _sort_rows(batch), metrics
 
     def step_metrics(self) -> dict[str, float]:
         """Return what the filter did since the last call: once for a training step, however many batches it has."""

@@ -14,7 +14,7 @@ from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.estimators import RewardSource, compute_advantage
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.implicit_reward import implicit_values
+from prime_ext.algorithms.implicit_reward import compute_implicit_values
 from prime_ext.algorithms.process_shaping import ProcessShaping
 from prime_ext.algorithms.returns import NOISE_MARGIN, normalize_by_batch_max
 from prime_ext.algorithms.steps import StepSpans
@@ -102,7 +102,7 @@ def _outcome(
         # An advantage already: what it is worth at a token is paid there, and nothing is summed or subtracted.
         return RewardSource(rollouts.advantage_BT, mask_BT, outcome.coefficient, 0.0, estimator="reinforce")
     if settings.outcome_reads_prm and scored.reward_BT is not None:
-        common = {**common, "value_BT": implicit_values(scored.reward_BT, mask_BT)}
+        common = {**common, "value_BT": compute_implicit_values(scored.reward_BT, mask_BT)}
     return outcome_source(
         rollouts.reward_BT,
         mask_BT,
@@ -113,7 +113,7 @@ def _outcome(
     )
 
 
-def shaping_of(settings: PrimeSettings) -> ProcessShaping:
+def build_shaping(settings: PrimeSettings) -> ProcessShaping:
     """From token rewards to what is paid, as configured."""
     process = settings.process
     if not isinstance(process, StepRewardSettings | ScoredStepSettings):
@@ -141,7 +141,7 @@ def _process(
     """Return the source with the token rewards ``reward_BT``, and its metrics."""
     process, mask_BT, metrics = settings.paid_process, rollouts.mask_BT, {}
     assert process is not None
-    shaping, spans = shaping_of(settings), None if scored.steps is None else scored.steps.spans
+    shaping, spans = build_shaping(settings), None if scored.steps is None else scored.steps.spans
     paid_BT, source_BT = shaping(reward_BT, mask_BT, spans)
     if shaping.chain.accumulation != "none" and spans is not None:
         chain, rows_B = shaping.chain_value(reward_BT, spans), rollouts.valid_B
@@ -154,7 +154,7 @@ def _process(
         normalize = partial(normalize_by_batch_max, mask_BT=mask_BT, discount=process.discount)
         floor: torch.Tensor | float = 0.0
         if scored.noise > 0:
-            paid = _paid_noise(shaping, scored.noise, mask_BT, spans)
+            paid = _price_noise(shaping, scored.noise, mask_BT, spans)
             floor = NOISE_MARGIN * max(normalize(noise_BT)[1] for noise_BT in paid)
         paid_BT, normalizer = normalize(paid_BT, floor=floor)
         metrics["prime/process/normalizer"] = float(normalizer)
@@ -163,7 +163,7 @@ def _process(
     return source, metrics
 
 
-def _paid_noise(
+def _price_noise(
     shaping: ProcessShaping, noise: float, mask_BT: torch.Tensor, spans: StepSpans | None
 ) -> Iterator[torch.Tensor]:
     """Yield what a PRM pays for rounding noise in every token, less its pay without a signal; ``(B, T)`` each.
@@ -220,7 +220,7 @@ def _combine(sources: Sources, rollouts: Rollouts, settings: PrimeSettings, prm_
     if {"outcome", "process"} <= per_source.keys() and metrics["prime/outcome/return_std"] > 0:
         ratio = metrics["prime/process/return_std"] / metrics["prime/outcome/return_std"]
         metrics["prime/process/return_std_over_outcome"] = ratio
-    alone = int((PromptGroups.of(group_B, rollouts.valid_B).size_B == 1).sum())
+    alone = int((PromptGroups.build(group_B, rollouts.valid_B).size_B == 1).sum())
     metrics["prime/rollouts_without_baseline"] = alone
     if alone:
         logger.warning("%d rollouts are alone in their group: no baseline, no advantage", alone)

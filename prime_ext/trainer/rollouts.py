@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.steps import StepSpans, step_spans
 from prime_ext.algorithms.turns import WrongNumberOfRewards, place_turn_rewards, turn_boundaries
 from prime_ext.config.settings import PrimeSettings
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.utils.transfer_queue import RolloutStore, label_of, reward_info, turn_rewards
+from prime_ext.utils.transfer_queue import RolloutStore, read_label, reward_info, turn_rewards
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def load_rollouts(
     mask_BT, group_B = data["response_mask"].float() * torch.tensor(real)[:, None], torch.tensor(store.groups)
     reward_BT = _move_inside(data[reward].float(), mask_BT)
     rows = list(zip(store.keys, extras, real, strict=True))
-    labels = [label_of(key, reward_info(key, extra), settings.label_key) if own else 0.0 for key, extra, own in rows]
+    labels = [read_label(key, reward_info(key, extra), settings.label_key) if own else 0.0 for key, extra, own in rows]
     of_verl = {"value_BT": "values", "old_log_prob_BT": "old_log_probs", "advantage_BT": "advantages"}
     fields = {field: data[name].float() for field, name in of_verl.items() if name in data}
     turns = find_turns(store, settings, data["loss_mask"], mask_BT, extras) if settings.needs_turns else None
@@ -158,6 +158,6 @@ def find_turns(
 
 def _move_inside(reward_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Move rewards outside of the mask (on a tool's answer at the end, on rejected tokens) to the last valid token."""
-    inside_BT, last_BT = mask_BT.bool(), last_token_mask(mask_BT).bool()
+    inside_BT, last_BT = mask_BT.bool(), mark_last_token(mask_BT).bool()
     outside_B1 = torch.where(inside_BT, 0.0, reward_BT).sum(-1, keepdim=True)
     return torch.where(inside_BT, reward_BT, 0.0) + torch.where(last_BT, outside_B1, 0.0)

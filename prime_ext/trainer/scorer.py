@@ -10,7 +10,7 @@ import torch
 
 from prime_ext.algorithms.prm_accuracy import PairCount, count_pairs
 from prime_ext.algorithms.process_shaping import ProcessShaping
-from prime_ext.algorithms.steps import step_spans, valid_ends
+from prime_ext.algorithms.steps import find_valid_ends, step_spans
 from prime_ext.reward.pspo_info import score_metrics
 from prime_ext.trainer.rollouts import Rollouts, Steps
 from prime_ext.utils.transfer_queue import reward_info
@@ -69,7 +69,7 @@ class StepRewardModel:
             end_S = torch.tensor(json.loads(info["step_ends"]), dtype=torch.long)
             score_S = torch.tensor(json.loads(info["step_scores"]) or [0.0] * len(end_S))
             if len(end_S):
-                token_S = valid_ends(end_S, mask_BT[row])
+                token_S = find_valid_ends(end_S, mask_BT[row])
                 reward_BT[row].scatter_reduce_(0, token_S, score_S, "amin", include_self=False)
                 boundary_BT[row, token_S] = True
         steps = Steps(step_spans(boundary_BT, mask_BT), int(sum(info["steps_timed_out"] for info in infos)))

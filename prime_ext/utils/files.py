@@ -15,7 +15,7 @@ _SAMPLED_BYTES = 2**20
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def write_atomically(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path next to ``path``; when the block ends without an error it is renamed to ``path``.
 
     What was written may be a file or a folder; an older file or folder of that name is replaced.
@@ -43,7 +43,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, atomically."""
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -82,7 +82,7 @@ def digest_files(paths: Iterable[str | Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file that are not blank, ``.gz`` or not, with their numbers from 1."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):

@@ -38,7 +38,7 @@ def shorten(text: str, most: int) -> str:
     return f"{show_invisible(head)}\n[… {left_out:,} characters left out …]\n{show_invisible(tail)}"
 
 
-def one_line(text: str, most: int = 300) -> str:
+def join_lines(text: str, most: int = 300) -> str:
     """Put a text on one line of at most ``most`` characters."""
     cut = len(text) > 4 * most
     line = " ".join(show_invisible(text[: 4 * most]).split())
@@ -47,7 +47,7 @@ def one_line(text: str, most: int = 300) -> str:
 
 def escape_markdown(text: str, most: int = _CELL) -> str:
     """Put a text on one line in which nothing is markup."""
-    return _MARKDOWN.sub(r"\\\1", one_line(text, most)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+    return _MARKDOWN.sub(r"\\\1", join_lines(text, most)).replace("\\&", "&amp;").replace("\\<", "&lt;")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], escape: bool = True) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prime_ext.utils.files import numbered_lines
+from prime_ext.utils.files import read_lines
 from prime_ext.utils.hub import use_cache_without_hub
 from prime_ext.utils.run_store import RunError
 
@@ -26,7 +26,7 @@ FORMATS = ".csv, .jsonl, .jsonl.gz, .json, .txt (JSON) and .parquet"
 csv.field_size_limit(2**31 - 1)
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def make_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of ``size`` items (as ``itertools.batched`` of Python 3.12)."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
@@ -52,7 +52,7 @@ def read_source(path: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         raise SourceError(f"{path} does not exist" if not path.is_dir() else f"{path} is a folder, not a file")
     try:
         if path.name.endswith((".jsonl", ".jsonl.gz")):
-            yield from ((number, _parsed(line)) for number, line in numbered_lines(path))
+            yield from ((number, _parse_line(line)) for number, line in read_lines(path))
         else:
             yield from enumerate(_rows(path, columns), start=1)
     except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ def read_source(path: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         raise SourceError(f"{path} cannot be read: {reason}") from error
 
 
-def whole_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file. SourceError: it cannot be read, or a row is bad."""
     for number, row in read_source(path):
         if isinstance(row, BadRow):
@@ -82,7 +82,7 @@ def _rows(path: Path, columns: Sequence[str] | None) -> Iterator[Mapping[str, An
         yield from _csv_rows(file, path) if path.suffix == ".csv" else _json_rows(file, path)
 
 
-def _parsed(line: str) -> Mapping[str, Any] | BadRow:
+def _parse_line(line: str) -> Mapping[str, Any] | BadRow:
     """Parse a line of JSON Lines."""
     try:
         value = json.loads(line.lstrip("\ufeff"))
@@ -120,7 +120,7 @@ def _json_rows(file: TextIO, path: Path) -> Iterator[Mapping[str, Any] | BadRow]
         value = json.loads(text)
     except ValueError as error:
         # Not splitlines: it also splits where JSON allows a separator inside a text.
-        rows = [_parsed(line) for line in text.split("\n") if line.strip()]
+        rows = [_parse_line(line) for line in text.split("\n") if line.strip()]
         if not rows or isinstance(rows[0], BadRow):
             raise SourceError(f"{path} is neither JSON nor JSON Lines: {error}") from error
         yield from rows
@@ -155,7 +155,7 @@ def hub_file(repository: str, name: str, revision: str | None) -> Path:
     try:
         return Path(hf_hub_download(repository, name, repo_type="dataset", revision=revision))
     except OSError as error:
-        raise _not_fetched(f"{name} of {repository}", error) from error
+        raise _build_fetch_error(f"{name} of {repository}", error) from error
 
 
 def hub_rows(
@@ -176,9 +176,9 @@ def hub_rows(
             rows = load_dataset(kind, data_files=url, split="train", streaming=True)
         yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:
-        raise _not_fetched(f"{split} of {repository}", error) from error
+        raise _build_fetch_error(f"{split} of {repository}", error) from error
 
 
-def _not_fetched(what: str, error: Exception) -> SourceError:
+def _build_fetch_error(what: str, error: Exception) -> SourceError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return SourceError(f"{what} cannot be fetched from the hub ({reason}); give local files instead")

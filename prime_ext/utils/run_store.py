@@ -150,10 +150,10 @@ class RunLock:
                 self._lock.acquire(timeout=0)
             except Timeout:
                 if wait_seconds > 0:
-                    logger.warning("%s; waiting up to %.0f s for it to end", self._in_use(), wait_seconds)
+                    logger.warning("%s; waiting up to %.0f s for it to end", self._describe_use(), wait_seconds)
                 self._lock.acquire(timeout=wait_seconds, poll_interval=0.5)
         except Timeout:
-            raise RunError(f"{self._in_use()}; wait for that run to end, or choose another folder") from None
+            raise RunError(f"{self._describe_use()}; wait for that run to end, or choose another folder") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
@@ -170,7 +170,7 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _in_use(self) -> str:
+    def _describe_use(self) -> str:
         return f"{self._shown} is in use by {self._holder.read_text().strip() or 'a process'}"
 
 

@@ -21,7 +21,7 @@ class TextError(RunError):
     """A text that cannot be tokenized as asked; the message is one line."""
 
 
-def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
+def wrap_prompt(prompt: Prompt) -> list[dict[str, Any]]:
     """Return a prompt as chat messages; a string is one message of the user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
@@ -82,7 +82,7 @@ class TextEncoder:
         TextError: chat messages without a chat template, or a prompt without tokens.
         """
         if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(messages_of(prompt), tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(wrap_prompt(prompt), tokenize=False, add_generation_prompt=True)
             ids = self.plain(text)
         elif isinstance(prompt, str):
             ids = self.begin() + self.plain(prompt)

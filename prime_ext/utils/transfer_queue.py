@@ -42,12 +42,12 @@ def _get(keys: Sequence[str], partition_id: str | None, *names: str) -> Any:
     return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=list(names))
 
 
-def _listed(values: Any) -> list[Any]:
+def _list_values(values: Any) -> list[Any]:
     """Return a field that is not a tensor as a list."""
     return [getattr(value, "data", value) for value in list(values)]
 
 
-def _nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def _build_jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
@@ -91,7 +91,7 @@ class RolloutStore:
         for name in names:
             if name not in data:
                 raise RuntimeError(f"rollouts have no field {name!r}; present: {sorted(map(str, data.keys()))}")
-        return {name: _padded(data[name]) for name in names}
+        return {name: _pad(data[name]) for name in names}
 
     def fetch_rows(self, *names: str) -> dict[str, list[torch.Tensor]]:
         """Return fields of tokens, one tensor of the row's own length for each row."""
@@ -103,7 +103,7 @@ class RolloutStore:
         data = TensorDict({}, batch_size=len(self))
         for name, value in fields.items():
             rows = zip(value, self.batch.tags, strict=True)
-            data[name] = value if value.dim() == 1 else _nested([row[: tag["response_len"]] for row, tag in rows])
+            data[name] = value if value.dim() == 1 else _build_jagged([row[: tag["response_len"]] for row, tag in rows])
         return tq.kv_batch_put(keys=self.keys, partition_id=self.batch.partition_id, fields=data)
 
     def select(self, rows: Sequence[int]) -> "RolloutStore":
@@ -111,12 +111,12 @@ class RolloutStore:
         picked = {"keys": [self.batch.keys[row] for row in rows], "tags": [self.batch.tags[row] for row in rows]}
         return RolloutStore(replace(self.batch, **picked))
 
-    def for_workers(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
+    def build_request(self, fields: Sequence[str], **options: Any) -> KVBatchMeta:
         """Return what a worker's method receives: the rows, of which it fetches these fields, and its options."""
         return replace(self.batch, keys=self.keys, fields=list(fields), extra_info=options)
 
     @contextmanager
-    def extended(
+    def add_rows(
         self, keys: Sequence[str], fields: Mapping[str, Sequence[torch.Tensor]], multiple: int, end_token: int
     ) -> Iterator["RolloutStore"]:
         """Add rollouts, and verl's padding up to a multiple of ``multiple`` rows, for the time of the block.
@@ -126,7 +126,7 @@ class RolloutStore:
         pairs = zip(fields["prompts"], fields["responses"], strict=True)
         sizes = [(len(prompt), len(response)) for prompt, response in pairs]
         tags = [{"prompt_len": left, "response_len": right, "seq_len": left + right} for left, right in sizes]
-        data = TensorDict({name: _nested(rows) for name, rows in fields.items()}, batch_size=len(keys))
+        data = TensorDict({name: _build_jagged(rows) for name, rows in fields.items()}, batch_size=len(keys))
         batch = replace(self.batch, keys=[*self.batch.keys, *keys], tags=[*self.batch.tags, *tags])
         try:
             tq.kv_batch_put(keys=list(keys), partition_id=batch.partition_id, fields=data, tags=tags)
@@ -138,15 +138,15 @@ class RolloutStore:
     def refuse_images(self, feature: str) -> None:
         """Raise RuntimeError if a row has images or videos; ``feature`` names what they are not for."""
         data = _get(self.batch.keys, self.batch.partition_id, _MULTI_MODAL)
-        values = _listed(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
+        values = _list_values(data[_MULTI_MODAL]) if _MULTI_MODAL in data else []
         for key, value in zip(self.batch.keys, values, strict=False):
             if value:
                 raise RuntimeError(f"rollout {key} has images or videos, which are not for {feature}")
 
 
-def _padded(value: Any) -> Any:
+def _pad(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
-        return _listed(value)
+        return _list_values(value)
     return value.to_padded_tensor(0) if value.is_nested else value
 
 
@@ -166,7 +166,7 @@ def reward_info(key: str, extra: Any) -> Mapping[str, Any]:
 
 def fetch_reward_infos(keys: Sequence[str], partition_id: str | None) -> list[Mapping[str, Any]]:
     """Return :func:`reward_info` of each trajectory."""
-    extras = _listed(_get(keys, partition_id, _EXTRA)[_EXTRA]) if keys else []
+    extras = _list_values(_get(keys, partition_id, _EXTRA)[_EXTRA]) if keys else []
     return [reward_info(key, extra) for key, extra in zip(keys, extras, strict=True)]
 
 
@@ -181,7 +181,7 @@ def turn_rewards(key: str, extra: Any, name: str) -> list[float]:
     return [float(one) for one in values]
 
 
-def mean_counts(extras: Sequence[Any]) -> dict[str, float]:
+def average_counts(extras: Sequence[Any]) -> dict[str, float]:
     """Return means of what agent loops and tools count in ``extra_fields``, by ``field/name``; missing counts are 0."""
     sums: Counter[str] = Counter()
     for extra in extras:
@@ -192,7 +192,7 @@ def mean_counts(extras: Sequence[Any]) -> dict[str, float]:
     return {name: float(value) / len(extras) for name, value in sums.items()}
 
 
-def label_of(key: str, info: Mapping[str, Any], name: str) -> float:
+def read_label(key: str, info: Mapping[str, Any], name: str) -> float:
     """Return the value ``name`` of a reward's extra info; RuntimeError: it is missing, or not in [0, 1]."""
     if name not in info:
         raise RuntimeError(

@@ -45,7 +45,7 @@ class MultipleChoiceVerifier:
         alternatives = [*(re.escape(name) for name in sorted(self._names, key=len, reverse=True)), _NUMBER, _LETTER]
         self._mention = re.compile(rf"(?<![\w.])(?:{'|'.join(alternatives)})(?!\w|[.,]\d)", re.IGNORECASE)
 
-    def option_of(self, text: str | int) -> int | None:
+    def read_option(self, text: str | int) -> int | None:
         """Return the number of the option that ``text`` consists of, also out of range, else None."""
         stripped = str(text).strip(_WRAPPING)
         number = self._names.get(stripped.lower())
@@ -58,9 +58,9 @@ class MultipleChoiceVerifier:
 
     def gold_option(self, gold: str | int) -> int:
         """Return the option of a gold answer: a number, letter, name, or sentence. ``ValueError``: there is none."""
-        number = self.option_of(gold)
+        number = self.read_option(gold)
         if number is None:
-            number, _ = self._stated_option(str(gold))
+            number, _ = self._find_stated_option(str(gold))
         if number is None or not self._exists(number):
             known = f"the names {list(self._names)} or a number" if self._names else "a number"
             limit = f" up to {self._n_options}" if self._n_options else ""
@@ -71,7 +71,7 @@ class MultipleChoiceVerifier:
         """Compare the option that ``response`` states with :meth:`gold_option`."""
         start = time.perf_counter()
         expected = self.gold_option(gold)
-        number, reason = self._stated_option(response)
+        number, reason = self._find_stated_option(response)
         seconds = time.perf_counter() - start
         if number is None:
             return no_answer(seconds, reason)
@@ -82,14 +82,14 @@ class MultipleChoiceVerifier:
     def _exists(self, number: int) -> bool:
         return number >= 1 and (self._n_options is None or number <= self._n_options)
 
-    def _stated_option(self, text: str) -> tuple[int | None, str]:
+    def _find_stated_option(self, text: str) -> tuple[int | None, str]:
         """Return the option that a text states as its answer, or None; and where, or why not."""
         found: list[tuple[str, int]] = []
         for kind, pattern, every in (("####", _HASHES, True), ("boxed", _BOXED, True), ("stated", _STATED, False)):
             statements = [match[match.lastindex or 0] for match in pattern.finditer(text)]
             if not statements:
                 continue
-            options = [self._only_option(statement) for statement in (statements if every else statements[-1:])]
+            options = [self._find_only_option(statement) for statement in (statements if every else statements[-1:])]
             if None in options or len(set(options)) > 1:
                 return None, f"ambiguous or unreadable answer ({kind})"
             number = options[0]
@@ -97,10 +97,10 @@ class MultipleChoiceVerifier:
             found.append((kind, number))
         if not found:
             alone = re.fullmatch(r"\(?([A-J])\)?", text.strip(_WRAPPING + "\n")) if len(text) < 20 else None
-            return (self.option_of(alone[1]), "letter alone") if alone else (None, "no answer stated")
+            return (self.read_option(alone[1]), "letter alone") if alone else (None, "no answer stated")
         tail = "\n".join(text.rstrip().splitlines()[-2:])
         last_words = {
-            self._only_option(match[match.lastindex or 0])
+            self._find_only_option(match[match.lastindex or 0])
             for pattern in (_HASHES, _BOXED, _STATED)
             for match in list(pattern.finditer(tail))[-1:]
         }
@@ -108,22 +108,22 @@ class MultipleChoiceVerifier:
             return None, "the last lines state different answers"
         return found[0][1], found[0][0]
 
-    def _only_option(self, statement: str) -> int | None:
+    def _find_only_option(self, statement: str) -> int | None:
         """Return the option that a statement names, if it names exactly one."""
         statement = _FONT.sub(" ", statement)
         end = _END.search(statement)
         clause = (statement[: end.start()] if end else statement).lstrip(_WRAPPING)
         if with_text := _WITH_TEXT.match(clause):
             rest = self._mention.findall(clause, with_text.end())
-            return self.option_of(with_text[0]) if all(mention.isdigit() for mention in rest) else None
-        whole = self.option_of(clause)
+            return self.read_option(with_text[0]) if all(mention.isdigit() for mention in rest) else None
+        whole = self.read_option(clause)
         if whole is not None:
             return whole
         first = self._mention.match(clause)
         if first is None:
             return None
-        mentioned = {self.option_of(match[0]) for match in self._mention.finditer(clause)} - {None}
-        return self.option_of(first[0]) if len(mentioned) == 1 else None
+        mentioned = {self.read_option(match[0]) for match in self._mention.finditer(clause)} - {None}
+        return self.read_option(first[0]) if len(mentioned) == 1 else None
 
 
 class ChoiceTask:

@@ -66,7 +66,7 @@ def register_task(name: str, make_verifier: Callable[..., TaskVerifier]) -> None
     TASKS[name] = make_verifier
 
 
-def source_of(data_source: str) -> Source:
+def find_source(data_source: str) -> Source:
     """Return the source of a ``data_source``. ``UnknownSource``: there is none."""
     for source in _registered:
         if fnmatch.fnmatchcase(data_source.lower(), source.pattern.lower()):

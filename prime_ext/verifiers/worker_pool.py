@@ -40,7 +40,7 @@ _START_LIMIT = 120.0  # seconds
 _TASKS_PER_WORKER = 2000
 
 
-def available_cores() -> int:
+def count_cores() -> int:
     """Return the number of cores that this process may use, where the system says; otherwise all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -58,7 +58,7 @@ class Worker:
         """Return the value of a task, or raise :class:`Died`."""
         raise NotImplementedError
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self.process.poll() is None
 
     def end(self) -> None:
@@ -103,7 +103,7 @@ class _Crew:
             wanted = future.set_running_or_notify_cancel()
             for _ in range(2 if wanted else 0):
                 try:
-                    if worker is not None and not worker.usable():
+                    if worker is not None and not worker.is_usable():
                         worker.end()
                         worker = None
                     worker = worker or self._hire()
@@ -160,7 +160,7 @@ class Pool:
     def __init__(self, workers: int | None, start: Callable[[], Worker], failed: Callable[[str], Any]) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers!r} must be a whole number >= 1")
-        self._renew = functools.partial(_Crew, workers or available_cores(), start, failed)
+        self._renew = functools.partial(_Crew, workers or count_cores(), start, failed)
         self._hire_crew()
 
     def _hire_crew(self) -> None:
@@ -266,8 +266,8 @@ class _Interpreter(Worker):
         self.end()
         return Failure(Outcome.TIMEOUT, f"more than {seconds} s")
 
-    def usable(self) -> bool:
-        return self._tasks_left > 0 and super().usable()
+    def is_usable(self) -> bool:
+        return self._tasks_left > 0 and super().is_usable()
 
     def end(self) -> None:
         super().end()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.config.engines import BACKENDS, CHUNKED, VERL_BACKENDS
 
 
@@ -60,7 +60,7 @@ def output_layer_forward(
     """
     # Autocast would change the forward pass of the product and not its backward pass.
     with torch.autocast(hidden_NH.device.type, enabled=False):
-        return chunked_log_probs_and_entropy(
+        return compute_log_probs_and_entropy(
             hidden_NH.to(self.weight.dtype), self.weight, target_N, temperature=temperature
         )
 

@@ -118,7 +118,7 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def failed_calls(metrics: Mapping[int, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:
+def measure_failed_calls(metrics: Mapping[int, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps, and the share of calls of the calculator that had no result."""
     counts = {name: series(metrics, f"agent/{OUTCOMES_FIELD}/{name}") for name in OUTCOMES}
     every_S = np.sum([values for _, values in counts.values()], axis=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recipes.agent.play import Episode, failed_calls, play
+from recipes.agent.play import Episode, measure_failed_calls, play
 from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
@@ -60,7 +60,9 @@ def report(run_dir: Path) -> dict[str, Any]:
         return [score_episode(prm, reference, tokenizer, episode, beta) for episode in episodes]
 
     def draw_calls(top, bottom) -> None:
-        draw_smoothed(bottom, *failed_calls(run.metrics), ORANGE, label="calls without a result (mean of 10 steps)")
+        draw_smoothed(
+            bottom, *measure_failed_calls(run.metrics), ORANGE, label="calls without a result (mean of 10 steps)"
+        )
 
     calls = {
         when: {key: result["temperature_1"][key] for key in ("calls_per_episode", "failed_calls")}

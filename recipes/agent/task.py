@@ -25,7 +25,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from prime_ext.tasks.calculator_tool import SCHEMA, TIMED_OUT, Refused, calculate
-from prime_ext.tasks.last_digit_chain import error_probability, split_of
+from prime_ext.tasks.last_digit_chain import error_probability, get_split
 from recipes.quickstart import model as quickstart_model
 
 DATA_SOURCE = "prime_ext/calculator_chain"
@@ -97,7 +97,7 @@ def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
     while len(problems) < count:
         start, length = rng.randint(10, 99), rng.choice(LENGTHS)
         problem = Problem(start, tuple(rng.choices(OPERATIONS, k=length)))
-        if all(1 <= value < 10**MOST_DIGITS for value in problem.values) and split_of(problem.prompt, SPLITS) == split:
+        if all(1 <= value < 10**MOST_DIGITS for value in problem.values) and get_split(problem.prompt, SPLITS) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
 

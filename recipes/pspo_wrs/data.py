@@ -33,8 +33,8 @@ from prime_ext.tasks.last_digit_chain import (
     SPLITS,
     Problem,
     apply_operation,
+    get_split,
     parse_prompt,
-    split_of,
 )
 from prime_ext.utils.files import write_json_lines
 from recipes.command_line import read_options
@@ -91,7 +91,7 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
     while len(problems) < count:
         operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
         problem = Problem(start=rng.randrange(10), operations=operations)
-        if split_of(problem.prompt) == split:
+        if get_split(problem.prompt) == split:
             problems[problem.prompt if unique else len(problems)] = problem
     return list(problems.values())
 
@@ -182,7 +182,7 @@ def sft_rows(problems: list[Problem], seed: int) -> list[dict]:
     ]
 
 
-def labeled_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
+def label_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
     """Return chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``, the same for both."""
     rng = random.Random(f"labelled-{seed}")
     writers = [draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)]
@@ -212,7 +212,7 @@ def write_data(
     problems = generate_problems("sft", sft_size + labeled_size, seed, unique=False)
     rows["sft"] = sft_rows(problems[:sft_size], seed)
     for labeler in LABELS:
-        write_json_lines(output_dir / f"steps_{labeler}.jsonl", labeled_chains(problems[sft_size:], labeler, seed))
+        write_json_lines(output_dir / f"steps_{labeler}.jsonl", label_chains(problems[sft_size:], labeler, seed))
     settings = {"mean_error": MEAN_ERROR, "seed": seed, "operations": list(OPERATIONS), "operands": list(OPERANDS)}
     write_splits(output_dir, rows, settings, **{f"steps_{labeler}": labeled_size for labeler in LABELS})
 

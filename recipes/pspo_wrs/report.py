@@ -12,7 +12,7 @@ import numpy as np
 from prime_ext.algorithms.shaping import weibull_mode
 from prime_ext.utils.files import read_json, write_json
 from recipes.command_line import read_options
-from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, new_figure, save
+from recipes.figures import BLUE, GREY, ORANGE, draw_smoothed, make_figure, save
 from recipes.pspo_wrs.measure import KINDS, LONG
 from recipes.quickstart.run_report import describe_run, gain, write_gain, write_seconds
 from recipes.run_statistics import run_metrics, series
@@ -55,7 +55,7 @@ def text(run_dir: Path, summary: dict[str, Any]) -> str:
 
 def plot(path: Path, metrics: dict[int, dict[str, float]], summary: dict[str, Any]) -> None:
     """Draw the number of steps before and after; mean number of steps and accuracy over the training."""
-    figure, ((bars, curve, right),) = new_figure(1, 3, (15, 4.4))
+    figure, ((bars, curve, right),) = make_figure(1, 3, (15, 4.4))
     for shift, (when, color, label) in enumerate((("before", GREY, "warm start"), ("after", BLUE, "after PSPO-WRS"))):
         histogram = summary[when]["steps"]["histogram"]
         places = [min(int(n), MOST_BARS) + 0.42 * (shift - 0.5) for n in histogram]

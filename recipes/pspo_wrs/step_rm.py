@@ -15,7 +15,7 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from prime_ext.utils.files import atomic_path
+from prime_ext.utils.files import write_atomically
 from recipes.command_line import read_options
 from recipes.quickstart.evaluate import load_model
 from recipes.quickstart.model import BOS, VOCABULARY, character_tokenizer
@@ -60,7 +60,7 @@ def write_step_rm_start(policy: Path, output_dir: Path, seed: int = 0) -> None:
     model, _ = load_model(policy)
     torch.manual_seed(seed)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    with atomic_path(output_dir) as temporary:
+    with write_atomically(output_dir) as temporary:
         model.base_model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the data of the quickstart: ``train``, ``val`` and ``test`` in verl's RL schema, ``sft`` in its SFT schema.
 
-The prompts of the four files are disjoint by construction (see ``task.split_of``) and unique within each file. Only
+The prompts of the four files are disjoint by construction (see ``task.get_split``) and unique within each file. Only
 ``sft`` holds demonstrations, and they are noisy on purpose; the RL files hold the right final answer and no steps.
 
     python -m recipes.quickstart.data --output-dir outputs/quickstart/data
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.tasks.rl_rows import rl_row
-from prime_ext.utils.files import atomic_path, write_json
+from prime_ext.utils.files import write_atomically, write_json
 from recipes.command_line import read_options
 from recipes.quickstart import demonstrators
 
@@ -50,7 +50,7 @@ def sft_rows(problems: Sequence[task.Problem], mean_error: float, seed: int) -> 
 
 def write_parquet(path: Path, rows: Sequence[dict]) -> None:
     """Write rows to a parquet file, atomically."""
-    with atomic_path(path) as temporary:
+    with write_atomically(path) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
 
 

@@ -11,14 +11,14 @@ from matplotlib.ticker import PercentFormatter
 from omegaconf import OmegaConf
 
 from prime_ext.config.variant import variant_line
-from prime_ext.generate.prm_description import read_description, right_probability, versions
+from prime_ext.generate.prm_description import compute_right_probability, read_description, versions
 from prime_ext.utils.files import read_json, write_json, write_json_lines, write_text
-from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, new_figure, save
+from recipes.figures import BLUE, GREEN, GREY, ORANGE, draw_smoothed, make_figure, save
 from recipes.quickstart.evaluate import ScoredResponse, load_model, load_problems, step_statistics
 from recipes.quickstart.transcript_page import Span, TranscriptPage
 from recipes.run_statistics import (
     PAIR_ACCURACY,
-    paired_standard_error,
+    get_paired_error,
     read_seconds,
     read_settings,
     run_metrics,
@@ -61,7 +61,7 @@ def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
         "standard_error": {
             "before": before["standard_error"],
             "after": after["standard_error"],
-            "difference": paired_standard_error(before["outcomes"], after["outcomes"]),
+            "difference": get_paired_error(before["outcomes"], after["outcomes"]),
         },
     }
 
@@ -162,7 +162,7 @@ def report_run(
 
 def plot_learning_curve(run: Run, title: str, draw_more: Callable[[Axes, Axes], None]) -> None:
     """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws into both panels."""
-    figure, axes = new_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
+    figure, axes = make_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]
     last = max(run.metrics)
     label = "training rollouts, before the filter (mean of 10 steps)"
@@ -227,7 +227,7 @@ def render_transcripts(
         page.text(f"One response at temperature 1 to each of the first {len(section)} held-out problems.")
         for response in section:
             right = [piece.right for piece in response.pieces if piece.right is not None]
-            p = right_probability(description, response.reward_sum)
+            p = compute_right_probability(description, response.reward_sum)
             page.text(
                 f"{response.problem.prompt}  answer {'right' if response.right else 'wrong'} (right answer "
                 f"{response.problem.ground_truth}), {right.count(False)} of {len(right)} steps wrong, sum of r "

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from prime_ext.utils.files import atomic_path, write_json
+from prime_ext.utils.files import write_atomically, write_json
 from recipes.command_line import read_options
 from recipes.quickstart.model import build_model, build_tokenizer
 
@@ -47,7 +47,7 @@ def examples(
     return rows
 
 
-def same_length_batches(lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1) -> list[list[int]]:
+def draw_batches(lengths: list[int], batch_size: int, count: int, seed: int, within: int = 1) -> list[list[int]]:
     """Draw batches of sequences of the same length, in random order: no padding, and no drift of the length.
 
     Lengths count as the same that are equal when rounded up to a multiple of ``within``. (Sorting by length within
@@ -98,13 +98,13 @@ def warm_start(
 ) -> None:
     """Train the model on the column ``messages`` of a file, and write it, the tokenizer and ``sft.json``, atomically.
 
-    ``seed`` is that of the order; for ``same_length_within`` see :func:`same_length_batches`. ``ValueError``: too few
+    ``seed`` is that of the order; for ``same_length_within`` see :func:`draw_batches`. ``ValueError``: too few
     rows.
     """
     started = time.time()
     rows = examples(pq.read_table(data, columns=["messages"])["messages"].to_pylist(), tokenizer)
     lengths = [len(row["input_ids"]) for row in rows]
-    with atomic_path(output_dir) as temporary:
+    with write_atomically(output_dir) as temporary:
         arguments = TrainingArguments(
             output_dir=str(temporary),
             max_steps=steps,
@@ -123,7 +123,7 @@ def warm_start(
         )
         collator = DataCollatorForSeq2Seq(tokenizer, padding=True, label_pad_token_id=IGNORED_LABEL)
         trainer = WarmStartTrainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
-        trainer.batches = same_length_batches(lengths, BATCH_SIZE, steps, seed, same_length_within)
+        trainer.batches = draw_batches(lengths, BATCH_SIZE, steps, seed, same_length_within)
         result = trainer.train()
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)

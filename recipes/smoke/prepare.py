@@ -19,9 +19,9 @@ from prime_ext.offline_prm.settings import STEP_LOSS
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
-from prime_ext.utils.files import atomic_path, write_json_lines
+from prime_ext.utils.files import write_atomically, write_json_lines
 from recipes.agent.task import build_tokenizer as build_agent_tokenizer
-from recipes.pspo_wrs.data import generate_problems, labeled_chains
+from recipes.pspo_wrs.data import generate_problems, label_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
 from recipes.quickstart import demonstrators
 from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
@@ -42,7 +42,7 @@ def write_model(folder: Path, tools: bool = False) -> None:
     """Write an untrained model of the quickstart's kind, or of the agent's, if it is not there."""
     if not (folder / "config.json").exists():
         tokenizer = build_agent_tokenizer() if tools else build_tokenizer()
-        with atomic_path(folder) as temporary:
+        with write_atomically(folder) as temporary:
             build_model(tokenizer, seed=0).save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
 
@@ -66,7 +66,7 @@ def write_step_rm(folder: Path) -> None:
     )
     torch.manual_seed(0)
     description = Description(PairFormat(separator=";", max_length=MAX_LENGTH), 1.0, LABELS)
-    with atomic_path(folder) as temporary:
+    with write_atomically(folder) as temporary:
         LlamaForSequenceClassification(config).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         (temporary / FILE).write_text(description.to_json())
@@ -142,7 +142,7 @@ def prepare_step_rm(folder: Path) -> list[str]:
     """Write model and labeled chains, which the recipe converts; return the overrides: two updates."""
     write_step_rm(folder / "model")
     # About 270 steps, of which some are for validation and test.
-    write_json_lines(folder / "chains.jsonl", labeled_chains(generate_problems("sft", 64, seed=0), "honest", seed=0))
+    write_json_lines(folder / "chains.jsonl", label_chains(generate_problems("sft", 64, seed=0), "honest", seed=0))
     return read_words("step_rm", folder)
 
 

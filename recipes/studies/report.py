@@ -18,7 +18,7 @@ import yaml
 
 from prime_ext.utils.files import read_json
 from prime_ext.utils.report_page import markdown_table
-from recipes.run_statistics import crossing, mean_and_error, write_mean
+from recipes.run_statistics import find_crossing, mean_and_error, write_mean
 
 FOLDER = Path(__file__).parent
 MEASURES = {"pair_accuracy": "pair accuracy", "gate": "gate", "step_auc": "AUC of steps"}
@@ -74,7 +74,7 @@ def read_results(study: Study, path: Path | None = None) -> dict[str, Method]:
 
 def arrivals(runs: Runs, axis: str, accuracy: float) -> dict[int, Arrival]:
     """Return where each run first reaches the accuracy, on the linearly interpolated curve."""
-    places = {seed: crossing(run["curve"][axis], run["curve"]["accuracy"], accuracy) for seed, run in runs.items()}
+    places = {seed: find_crossing(run["curve"][axis], run["curve"]["accuracy"], accuracy) for seed, run in runs.items()}
     return {
         seed: Arrival(runs[seed]["curve"][axis][-1], False) if place is None else Arrival(place, True)
         for seed, place in places.items()

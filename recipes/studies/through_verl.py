@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from omegaconf import OmegaConf
 
-from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.utils.files import read_json, write_json
 from recipes.agent import data as agent_data
 from recipes.agent import sft as agent_sft
@@ -53,7 +53,7 @@ class VerlTask:
     def points(self, run: Path, knobs: Mapping[str, str]) -> dict[int, dict[str, float]]:
         """Return measurements by step: of the start, and of every checkpoint."""
         points = {0: self.measure(self.folder / "sft", knobs)}
-        for step in complete_steps(run / "checkpoints"):
+        for step in find_complete_steps(run / "checkpoints"):
             points[step] = self.measure(run / "checkpoints" / f"global_step_{step}" / "actor", knobs)
         return points
 
@@ -83,7 +83,7 @@ class VerlTask:
             return known["run"]
         self.prepare()
         # Else only the measurement was interrupted.
-        if self.study["steps"] not in complete_steps(run / "checkpoints"):
+        if self.study["steps"] not in find_complete_steps(run / "checkpoints"):
             run_logged(command, knobs, run)
         result = describe_run(run, self.points(run, knobs))
         write_json(run / "result.json", {"command": command[2:], "knobs": knobs, "run": result})

@@ -16,7 +16,7 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from prime_ext.algorithms.advantage import combine_sources, outcome_source
 from prime_ext.algorithms.estimators import ESTIMATORS, RewardSource
-from prime_ext.algorithms.returns import last_token_mask, whiten
+from prime_ext.algorithms.returns import mark_last_token, whiten
 from prime_ext.algorithms.steps import place_at_ends
 from prime_ext.algorithms.turns import turn_boundaries
 
@@ -29,7 +29,7 @@ discounts = st.sampled_from([1.0, 0.9])
 def token_rewards(batch, penalty=0.0):
     """Return the label at the last token, minus a penalty of its own for each token; garbage outside the mask."""
     penalty_BT = penalty * batch.reward_BT if penalty else 0.0
-    return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * last_token_mask(batch.mask_BT) - penalty_BT, NAN)
+    return torch.where(batch.mask_BT.bool(), batch.label_B[:, None] * mark_last_token(batch.mask_BT) - penalty_BT, NAN)
 
 
 def of_outcome(batch, estimator, penalty=0.0, **options):
@@ -176,7 +176,7 @@ def test_row_order_group_numbers_and_padding_do_not_matter(name, batch, seed, di
 def test_a_group_of_equal_outcomes_receives_zero_and_no_rounding_error_is_blown_up(name, reward):
     """Seven times 0.1 in float32 does not average to 0.1; divided by 1e-6 the difference would count."""
     mask_BT = torch.ones(7, 2)
-    last_BT = last_token_mask(mask_BT)
+    last_BT = mark_last_token(mask_BT)
     source = RewardSource(reward * last_BT, last_BT, estimator=name)
     advantage_BT = combine_sources({"outcome": source}, mask_BT, torch.zeros(7, dtype=torch.int64), False)[0]
     assert advantage_BT.abs().max() <= (0.0 if name == "grpo" else 1e-6)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_batches import NAN, Batch, batches, orders
 
-from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields, logit_of_mean
+from prime_ext.algorithms.prm_losses import PRM_LOSSES, RowFields, compute_logit
 
 LOSSES = sorted(PRM_LOSSES)
 HARD = sorted(name for name, entry in PRM_LOSSES.items() if not entry.allows_soft_labels)
@@ -150,4 +150,4 @@ def test_labels_and_scores_that_a_loss_cannot_use_are_refused(name):
     ("mean", "logit"), [(0.5, 0.0), (0.3, math.log(0.3 / 0.7)), (0.0, -4.0), (1.0, 4.0), (1e-4, -4.0), (1 - 1e-4, 4.0)]
 )
 def test_the_starting_value_of_a_bias_is_bounded(mean, logit):
-    assert logit_of_mean(mean) == logit
+    assert compute_logit(mean) == logit

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollout_batches import NAN, batches, orders, to_go
 
 from prime_ext.algorithms.groups import PromptGroups
-from prime_ext.algorithms.implicit_reward import implicit_values, log_ratio, prefix_values, process_rewards
+from prime_ext.algorithms.implicit_reward import compute_implicit_values, log_ratio, prefix_values, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy, count_pairs
 from prime_ext.algorithms.prompt_filter import KEPT, TOO_EASY, TOO_HARD, AccuracyBand
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
@@ -116,7 +116,7 @@ def test_a_batch_without_pairs_leaves_the_gate_where_it_is():
 def with_garbage(batch):
     """Return labels of valid rows; NaN in padding, whose id may be that of a real prompt."""
     valid_B = batch.mask_BT.any(-1)
-    return torch.where(valid_B, batch.label_B, NAN), PromptGroups.of(batch.group_B, valid_B)
+    return torch.where(valid_B, batch.label_B, NAN), PromptGroups.build(batch.group_B, valid_B)
 
 
 @given(batches())
@@ -142,7 +142,7 @@ def test_spread_shows_each_group_once(batch):
 
 
 def test_a_batch_of_padding_has_no_groups():
-    groups = PromptGroups.of(torch.tensor([3, 3]), torch.zeros(2, dtype=torch.bool))
+    groups = PromptGroups.build(torch.tensor([3, 3]), torch.zeros(2, dtype=torch.bool))
     value_B = torch.tensor([NAN, 1.0])
     assert groups.n_groups == 0 and groups.size_B.tolist() == [0, 0]
     assert groups.sum(value_B).tolist() == groups.mean(value_B).tolist() == groups.std(value_B).tolist() == [0.0, 0.0]
@@ -169,7 +169,7 @@ def test_rewards_and_values_are_beta_times_log_ratios_and_their_running_sums(bat
     torch.testing.assert_close(prefix_values(batch.reward_BT, batch.mask_BT, beta), beta * sums_BT)
     # What was received before a token.
     before_BT = batch.on_tokens(lambda i: [0.0, *itertools.accumulate(batch.rewards(i)[:-1])])
-    torch.testing.assert_close(implicit_values(batch.reward_BT, batch.mask_BT), before_BT)
+    torch.testing.assert_close(compute_implicit_values(batch.reward_BT, batch.mask_BT), before_BT)
 
 
 def test_low_precision_inputs_are_subtracted_in_float32():

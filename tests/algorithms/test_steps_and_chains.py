@@ -14,9 +14,9 @@ from rollout_batches import NAN, batches, random_boundaries, random_spans, step_
 from prime_ext.algorithms.accumulation import MODES, StepScore, accumulate
 from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.algorithms.process_shaping import ProcessShaping, credit_rewards
-from prime_ext.algorithms.returns import last_token_mask
+from prime_ext.algorithms.returns import mark_last_token
 from prime_ext.algorithms.shaping import SHAPES, gaussian, released, weibull, weibull_mode
-from prime_ext.algorithms.steps import place_at_ends, step_spans, sum_over_steps, valid_ends
+from prime_ext.algorithms.steps import find_valid_ends, place_at_ends, step_spans, sum_over_steps
 from prime_ext.config.reward_settings import Credit, RewardPosition
 
 seeds = st.integers(0, 10_000)
@@ -69,7 +69,7 @@ def test_values_of_steps_go_back_and_forth(batch, seed):
 def test_a_step_ends_at_its_last_valid_token_or_before_it(mask, ends):
     valid = [t for t, one in enumerate(mask) if one]
     expected = [max((t for t in valid if t <= end), default=valid[0]) for end in ends]
-    assert valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist() == expected
+    assert find_valid_ends(torch.tensor(ends, dtype=torch.long), torch.tensor(mask)).tolist() == expected
 
 
 # ---- credit and shaping ---------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_wherever_it_is_paid_the_reward_of_a_chain_is_the_sum_of_what_is_paid(re
     shaping = ProcessShaping("step", credit=credit, score=SIGMOID, chain=PAPER, reward_position=reward_position)
     paid_BT, source_BT = shaping(batch.reward_BT, batch.mask_BT, spans)
     end_BT = place_at_ends(spans.mask_BS.float(), spans)
-    where = {"last_token": last_token_mask(batch.mask_BT), "step_ends": end_BT, "tokens": batch.mask_BT}
+    where = {"last_token": mark_last_token(batch.mask_BT), "step_ends": end_BT, "tokens": batch.mask_BT}
     assert torch.equal(source_BT.bool(), where[reward_position].bool()) and not paid_BT[~source_BT.bool()].any()
     for i in batch.rows:
         ends = spans.end_BS[i, spans.mask_BS[i]].tolist()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl, policy_relative_rewards
 
 ENTROPY_WEIGHT = 0.3
@@ -36,11 +36,11 @@ def gradients(function, hidden_NH, weight_VH, target_N, *options):
 
 
 def chunked_log_probs(*arguments):
-    return chunked_log_probs_and_entropy(*arguments, with_entropy=False)[0]
+    return compute_log_probs_and_entropy(*arguments, with_entropy=False)[0]
 
 
 def with_entropy(*arguments):
-    log_prob_N, entropy_N = chunked_log_probs_and_entropy(*arguments)
+    log_prob_N, entropy_N = compute_log_probs_and_entropy(*arguments)
     return log_prob_N + ENTROPY_WEIGHT * entropy_N
 
 

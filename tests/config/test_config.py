@@ -20,10 +20,10 @@ from prime_ext.algorithms.chain_reward import ChainReward
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
 from prime_ext.config.engines import ENGINE_SECTIONS
-from prime_ext.config.pspo_settings import sections_of
+from prime_ext.config.pspo_settings import read_pspo_sections
 from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings
-from prime_ext.config.variant import keys_of, variant_line
+from prime_ext.config.variant import read_keys, variant_line
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
 from prime_ext.trainer import modes  # noqa: F401 (verl's table of trainers gets ours)
 
@@ -86,13 +86,13 @@ def test_of_verls_keys_none_is_lost_and_few_are_added(name, cpu):
 def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
     """Settings refuse keys that they do not know and miss those that are not there. PSPO-WRS has no variants."""
     if variant is None:
-        sections_of(composed("step_scorer.model_path=step_rm", name=f"pspo_trainer{cpu}"))
+        read_pspo_sections(composed("step_scorer.model_path=step_rm", name=f"pspo_trainer{cpu}"))
         return
     config = composed(f"variant={variant}", name=f"prime_trainer{cpu}")
-    PrimeSettings.of(config)
-    PRMSettings.of(config)
+    PrimeSettings.from_config(config)
+    PRMSettings.from_config(config)
     assert config.prime.variant == variant == variant_line(config)
-    assert all(OmegaConf.select(config, key, default="missing") == value for key, value in keys_of(variant).items())
+    assert all(OmegaConf.select(config, key, default="missing") == value for key, value in read_keys(variant).items())
 
 
 @pytest.mark.slow
@@ -108,9 +108,9 @@ def test_verls_own_command_takes_the_configuration_and_a_variant():
 
 
 def test_distilled_is_the_default_and_the_gate_is_all_that_guarded_adds_to_the_paper():
-    assert variant_line(composed()) == "distilled" and PrimeSettings.of(composed()).gate
+    assert variant_line(composed()) == "distilled" and PrimeSettings.from_config(composed()).gate
     paper, guarded = composed("variant=paper"), composed("variant=guarded")
-    assert PrimeSettings.of(paper).gate is None and PrimeSettings.of(guarded).gate
+    assert PrimeSettings.from_config(paper).gate is None and PrimeSettings.from_config(guarded).gate
     for config in (paper, guarded):
         del config.prime.variant, config.prime.process.gate
     assert paper == guarded
@@ -134,7 +134,7 @@ def test_overrides_win_over_the_variant_and_are_named():
 def chain_of(name, *overrides):
     """Return the reward of a chain under an entry of the group `chain`, and the settings it comes from."""
     steps = ["variant=guarded", "prime/process=steps", "prime.process.step_score=sigmoid"]
-    process = PrimeSettings.of(composed(f"chain@prime.process={name}", *steps, *overrides)).process
+    process = PrimeSettings.from_config(composed(f"chain@prime.process={name}", *steps, *overrides)).process
     return ChainReward(**chain_arguments(process.accumulation, process.shaping)), process
 
 

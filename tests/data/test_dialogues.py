@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told import conversed, rl_row
 
-from data_preprocessing.rewrite_choice import Choice, option_named, parsed, read_options, rewrite, unfaithful
+from data_preprocessing.rewrite_choice import Choice, find_fault, find_option, parse_question, read_options, rewrite
 from data_preprocessing.selection import find_reason, select
 from data_preprocessing.stages import Removal
-from data_preprocessing.validate_votes import INSTRUCTION, Votes, voting
+from data_preprocessing.validate_votes import INSTRUCTION, Votes, vote_on_row
 from prime_ext.generate.backend import Response
 from prime_ext.tasks.action_prompt import MATH_SUFFIX
 
@@ -50,9 +50,9 @@ def test_the_options_and_what_is_asked_are_told_apart_where_they_are_certain(pro
     "gold", ["B", "(B)", r"\text{B}", r"\textbf{(B)}", r"\mathrm{(B)}\ 14", "B) 14", "B.", "$B$", "B: 14"]
 )
 def test_a_gold_answer_names_its_option_however_it_is_written(gold):
-    assert option_named(gold, read_options(SQUARE)) == "B"
+    assert find_option(gold, read_options(SQUARE)) == "B"
     for other in ("14", "D", "BC", "B+C", "Bob", ""):
-        assert option_named(other, read_options(SQUARE)) is None
+        assert find_option(other, read_options(SQUARE)) is None
 
 
 @given(
@@ -60,7 +60,7 @@ def test_a_gold_answer_names_its_option_however_it_is_written(gold):
     question=st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1).filter(str.strip),
 )
 def test_whatever_is_written_in_the_form_is_read_back(reason, question):
-    assert parsed(yes(question, reason.strip())) == (question.strip(), "")
+    assert parse_question(yes(question, reason.strip())) == (question.strip(), "")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_whatever_is_written_in_the_form_is_read_back(reason, question):
     ],
 )
 def test_anything_else_is_malformed(text, found):
-    assert parsed(text) == found
+    assert parse_question(text) == found
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_anything_else_is_malformed(text, found):
     ],
 )
 def test_an_open_question_keeps_the_numbers_and_forgets_the_options(question, fault):
-    assert unfaithful(read_options(SQUARE), "28", question) == fault
+    assert find_fault(read_options(SQUARE), "28", question) == fault
     choice = Choice("Divide 1,002 by 3.", {"A": r"\frac{1002}{3}", "B": "2", "C": "3"})
-    assert unfaithful(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith("gives the answer")
+    assert find_fault(choice, choice.options["A"], r"Is 1{,}002 by 3 $\frac{1002}{3}$?").startswith("gives the answer")
 
 
 COLOUR = rl_row("It is red. Its colour is (A) red (B) blue (C) none", gold="B")
@@ -122,7 +122,7 @@ def test_what_cannot_be_rewritten_is_removed_with_its_reason(row, answers, rule,
 
 def voted(gold, *answers, model="judge", row=None):
     row = row or rl_row("What is it?", gold=gold, suffix=MATH_SUFFIX)
-    (new,), asked = conversed(voting(row, model, len(answers)), lambda ask: answers[ask.sample])
+    (new,), asked = conversed(vote_on_row(row, model, len(answers)), lambda ask: answers[ask.sample])
     return new, asked
 
 
@@ -156,7 +156,7 @@ def test_votes_of_several_models_stand_side_by_side_and_those_of_one_model_are_r
 
 def test_rows_of_other_verifiers_are_not_asked_about_and_pass_the_selection():
     row = {**rl_row("Write a program.", gold="{}", source="apps"), "ability": "code"}
-    (new,), asked = conversed(voting(row, "judge", 3), str)
+    (new,), asked = conversed(vote_on_row(row, "judge", 3), str)
     assert not asked and new["extra_info"]["votes"] is None
     assert select(new) == [new]
 

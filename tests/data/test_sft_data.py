@@ -10,8 +10,8 @@ from scripted_server import Answer, ScriptedServer
 from told import conversed, removed, rl_row, rows_of, server_words
 
 from data_preprocessing import sft_data
-from data_preprocessing.model_stage import problem_of
-from data_preprocessing.sft_data import RULES, gold_of, problem_row
+from data_preprocessing.model_stage import extract_problem
+from data_preprocessing.sft_data import RULES, problem_row, read_gold
 from data_preprocessing.sft_forms import TEACHER_PROMPT, read_actions, read_chain, write_chain
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import MATH_SUFFIX, SYSTEM_PROMPT
@@ -93,11 +93,11 @@ def test_other_chains_are_refused_with_the_reason(text, rule):
 def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     row = rl_row("1+1?", gold="2", suffix=MATH_SUFFIX)
     assert problem_row(row, Path("x.jsonl"), 1, "set", "code", ()) == {**row, "judge": "numina_cn_k12"}
-    assert problem_of(row) == "1+1?"
+    assert extract_problem(row) == "1+1?"
     found = problem_row({"instruction": "Sort a list.", "output": "..."}, Path("magicoder.jsonl"), 3, "", "code", ())
-    assert problem_of(found) == "Sort a list." and found["data_source"] == "magicoder"
+    assert extract_problem(found) == "Sort a list." and found["data_source"] == "magicoder"
     assert found["reward_model"]["ground_truth"] is None and found["extra_info"] == {"split": "train", "index": 2}
-    assert problem_of(problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"])) == "Q"
+    assert extract_problem(problem_row({"query": "Q"}, Path("x"), 1, "s", "math", ["query"])) == "Q"
     for bad in ({"output": "x"}, {"problem": " "}, {**row, "data_source": "nobody"}):
         with pytest.raises(BadRow):
             problem_row(bad, Path("x"), 1, "set", "math", ())
@@ -114,7 +114,7 @@ def test_rl_rows_and_rows_of_instruction_sets_are_problems():
     ],
 )
 def test_a_gold_answer_is_there_where_the_verifier_can_use_it(row, gold):
-    assert gold_of(row) == gold
+    assert read_gold(row) == gold
 
 
 def answered(*said, gold="2", responses=1):

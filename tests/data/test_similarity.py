@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_preprocessing.deduplicate import TWIN_LEVELS, Compared, find_twins, sketch, twin_level
-from data_preprocessing.text_similarity import Settings, SimilarityIndex, jaccard, near_groups, shingles
+from data_preprocessing.text_similarity import Settings, SimilarityIndex, find_near_groups, jaccard, shingles
 
 WORDS = "river stone market engine letter window garden seven carry build often under bright slowly".split()
 
@@ -128,19 +128,19 @@ PROBLEMS = [
 
 @given(st.permutations(PROBLEMS), st.integers(1, len(PROBLEMS)))
 def test_names_of_groups_depend_on_neither_order_nor_other_groups(shuffled, n):
-    groups = near_groups(PROBLEMS)
+    groups = find_near_groups(PROBLEMS)
     assert groups[0] == groups[1] == groups[2]
     # "It is hot" is too short to name a problem.
     assert len({groups[0], groups[3], groups[5]}) == 3
     whole = dict(zip(PROBLEMS, groups, strict=True))
-    assert dict(zip(shuffled, near_groups(shuffled), strict=True)) == whole
+    assert dict(zip(shuffled, find_near_groups(shuffled), strict=True)) == whole
     kept = [problem for problem in PROBLEMS if whole[problem] in {whole[other] for other in shuffled[:n]}]
-    assert dict(zip(kept, near_groups(kept), strict=True)) == {problem: whole[problem] for problem in kept}
+    assert dict(zip(kept, find_near_groups(kept), strict=True)) == {problem: whole[problem] for problem in kept}
 
 
 @given(st.lists(st.sampled_from(PROBLEMS), min_size=1, max_size=8))
 def test_no_row_hits_a_row_of_another_group(problems):
-    groups = near_groups(problems)
+    groups = find_near_groups(problems)
     for name in set(groups):
         index = SimilarityIndex()
         for problem, group in zip(problems, groups, strict=True):

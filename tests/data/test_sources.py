@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from data_preprocessing.check_solutions import CheckSolutions
 from data_preprocessing.code_rules import CODE_RULES, CodeTests, spread
-from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, one_row_per_problem
-from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, without_drawings
-from data_preprocessing.math_sources import MathProblem, gsm8k_row, solved_row
+from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, join_submissions
+from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, remove_drawings
+from data_preprocessing.math_sources import MathProblem, gsm8k_row, read_solved
 from data_preprocessing.pipeline import SOURCES
-from data_preprocessing.problems import numbered_rows
+from data_preprocessing.problems import number_rows
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.code.problems import parse_test_cases
@@ -42,11 +42,11 @@ BOXES = r"First \boxed{1}. So it is \boxed{\frac{1}{2}}."
         (gsm8k_row, {"question": "P", "answer": "<<2/2=1>>1.\n#### 1,234"}, "<<2/2=1>>1.\n#### 1,234", "1234"),
         (gsm8k_row, {"question": "P", "answer": "Prices.\n#### 2.50 "}, "Prices.\n#### 2.50", "2.50"),
         (gsm8k_row, {"question": "P", "answer": "On the way: #### 5\nand on"}, "On the way: #### 5\nand on", ""),
-        (solved_row, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
-        (solved_row, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
-        (solved_row, {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."}, r"\boxed{3}, so \boxed 7.", "7"),
-        (solved_row, {"problem": "P", "solution": "No box."}, "No box.", ""),
-        (solved_row, {"question": "P", "answer": 142.0}, "", "142.0"),
+        (read_solved, {"problem": "P", "solution": BOXES, "answer": "0.5"}, BOXES, "0.5"),
+        (read_solved, {"problem": "P", "solution": BOXES, "answer": None}, BOXES, r"\frac{1}{2}"),
+        (read_solved, {"problem": "P", "solution": r"\boxed{3}, so \boxed 7."}, r"\boxed{3}, so \boxed 7.", "7"),
+        (read_solved, {"problem": "P", "solution": "No box."}, "No box.", ""),
+        (read_solved, {"question": "P", "answer": 142.0}, "", "142.0"),
     ],
 )
 def test_the_answer_is_behind_the_marker_or_in_its_column_or_in_the_last_box(parse, row, solution, answer):
@@ -59,7 +59,7 @@ def test_only_an_equal_id_was_there_before():
     given = [(number, {"id": value}) for number, value in enumerate(ids, start=1)]
     source = SimpleNamespace(name="set", id_column="id")
     split = SimpleNamespace(source=source, split="train", name="rows", path=None, rows=lambda: given)
-    *first, again = [row for *_, row in numbered_rows([split])]
+    *first, again = [row for *_, row in number_rows([split])]
     assert [row["id"] for row in first] == ids[:-1] and isinstance(again, BadRow)
 
 
@@ -84,7 +84,7 @@ def test_submissions_become_problems_with_their_accepted_python_3_programs():
     assert first.programs == ("print(int(input()) // 2)\n",) and second.index == 2
     row = {"contestId": 1, "index": "A", "verdict": "OK", "programmingLanguage": "Python 3"}
     rows = [(n, {**row, "code": f"print({n})"}) for n in range(1, 40)]
-    found = dict(one_row_per_problem(iter([*rows, (40, {"index": "A"})])))
+    found = dict(join_submissions(iter([*rows, (40, {"index": "A"})])))
     assert isinstance(found[40], BadRow) and len(found[1]["accepted_programs"]) == MOST_PROGRAMS
 
 
@@ -125,7 +125,7 @@ def test_strange_tests_are_unreadable_and_never_an_error(tests):
 
 
 def removal_of(text, answer="7", rules=tuple(MATH_RULES)):
-    return apply_rules(MATH_RULES, rules, MathProblem("s", "train", 0, text, "", answer), without_drawings(text))
+    return apply_rules(MATH_RULES, rules, MathProblem("s", "train", 0, text, "", answer), remove_drawings(text))
 
 
 def removed_by(*given, **options):

@@ -18,7 +18,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from prime_ext.plan.memory import Engine, read_shape
 from prime_ext.plan.run import checkpoint_bytes
-from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from recipes.quickstart.model import build_tokenizer
 
@@ -110,7 +110,7 @@ def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_p
     nodes = [node for name, node in json.loads(where.stdout.splitlines()[-1]) if name.endswith("WorkerDict")]
     assert len(nodes) == 2 and len(set(nodes)) == 2
     checkpoints = tmp_path / "shrunk" / "checkpoints"
-    assert complete_steps(checkpoints) == [2]
+    assert find_complete_steps(checkpoints) == [2]
     names = {f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)}
     shape = read_shape("model", model)
     planned = checkpoint_bytes(Engine(shape, shape.weights, 0, 4, 4, 1, 1, False))

@@ -120,7 +120,7 @@ class ScriptedBackend:
             if len(last_message(request.prompt)) > self.context:
                 raise BackendError(f"request {request.key} leaves no room in the context of {self.context}")
 
-    def shown(self, request):
+    def render_prompt(self, request):
         if isinstance(request.prompt, str):
             return request.prompt
         return "".join(f"<{turn['role']}>{turn['content']}" for turn in request.prompt) + "<assistant>"

@@ -20,17 +20,17 @@ from eval.prm import main
 from eval.prm_data import Response, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
-    best_of,
-    best_prm_score,
-    first_error,
+    compute_best_of,
+    compute_interval,
+    count_ordered_pairs,
+    find_best_prm_score,
+    find_error,
     fit_threshold,
-    interval_of,
     mean_interval,
-    ordered_pairs,
     pairwise_accuracy,
     prm_score,
     processbench_score,
-    resampled_f1,
+    resample_f1,
     step_counts,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
@@ -42,9 +42,9 @@ from prime_ext.utils.text_tokens import TextEncoder, TokenizedSteps, join_steps
 
 
 def test_a_step_is_wrong_strictly_below_the_threshold():
-    found = [first_error([0.9, 0.5, 0.2, 0.8], threshold) for threshold in (0.2, 0.5, 0.51)]
+    found = [find_error([0.9, 0.5, 0.2, 0.8], threshold) for threshold in (0.2, 0.5, 0.51)]
     assert found == [-1, 2, 1]
-    assert first_error([], 0.5) == -1 and first_error(None, 0.5) is None
+    assert find_error([], 0.5) == -1 and find_error(None, 0.5) is None
 
 
 def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
@@ -75,21 +75,21 @@ def test_the_fitted_threshold_is_the_best_there_is(rows):
             fit_threshold(scores, labels)
         return
     threshold, f1 = fit_threshold(scores, labels)
-    tried = [processbench_score([first_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
+    tried = [processbench_score([find_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
     assert f1 == pytest.approx(max(tried))
-    assert processbench_score([first_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
+    assert processbench_score([find_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
 
 
 def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
     assert fit_threshold([[0.8, 0.1], [0.9, 0.7]], [1, -1]) == (pytest.approx((0.1 + 0.7) / 2), 1.0)
     low, high = [1.0], [math.nextafter(1.0, 2)]
     threshold, f1 = fit_threshold([low, high], [0, -1])
-    assert f1 == 1.0 and first_error(low, threshold) == 0 and first_error(high, threshold) == -1
+    assert f1 == 1.0 and find_error(low, threshold) == 0 and find_error(high, threshold) == -1
 
 
 def test_intervals():
     labels, predictions = [0] * 50 + [-1] * 50, [0] * 40 + [-1] * 60
-    interval = interval_of(resampled_f1(predictions, labels, 500, 0))
+    interval = compute_interval(resample_f1(predictions, labels, 500, 0))
     assert interval["low"] < processbench_score(predictions, labels)["f1"] < interval["high"]
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
     mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
@@ -107,14 +107,14 @@ def test_prm_score_is_the_mean_of_both_f1_and_the_best_threshold_is_the_best_the
         sizes = [judged.count(kind) + right.count(kind) for kind in kinds]
         tried.append(fmean(2 * hit / size if size else 0.0 for hit, size in zip(hits, sizes, strict=True)))
         assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(tried[-1])
-    threshold, best = best_prm_score([scores[:1], scores[1:]], [right[:1], right[1:]])
+    threshold, best = find_best_prm_score([scores[:1], scores[1:]], [right[:1], right[1:]])
     assert best == pytest.approx(max(tried))
     assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(best)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_pairwise_accuracy_is_that_of_training(problems):
-    counts = [ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems]
+    counts = [count_ordered_pairs([float(s) for s, _ in own], [c for _, c in own]) for own in problems]
     flat = [(float(s), float(c), group) for group, own in enumerate(problems) for s, c in own]
     score, label, group = (torch.tensor(column) for column in zip(*flat, strict=True))
     expected, found = count_pairs(score, label, group).accuracy, pairwise_accuracy(counts, 10, 0)
@@ -133,7 +133,7 @@ def test_the_best_of_n_equals_the_average_over_all_subsets(pool, data):
         return fmean(correct for score, correct in subset if score == highest)
 
     scores, correct = zip(*pool, strict=True)
-    assert best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, combinations(pool, draws))))
+    assert compute_best_of(scores, correct, draws) == pytest.approx(fmean(map(chosen, combinations(pool, draws))))
 
 
 @pytest.mark.parametrize(("split", "rows", "right"), [("gsm8k", 20, 10), ("omnimath", 10, 1)])

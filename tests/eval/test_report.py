@@ -8,8 +8,8 @@ import statistics
 import pytest
 from eval_runs import make_run
 
+from eval.compare import format_difference
 from eval.compare import main as compare_main
-from eval.compare import signed
 from eval.formats import interval, percent, score
 from eval.published import references
 from eval.report import main, write_report
@@ -177,7 +177,7 @@ def test_differences_and_flips_against_brute_force(tmp_path):
         lost = [name for name in first if second[name] <= 0.5 < first[name]]
         assert [flip["problem"] for flip in found["gained"]] == gained
         assert [flip["problem"] for flip in found["lost"]] == lost
-        ends = f"{signed(found['low'])} to {signed(found['high'])}"
+        ends = f"{format_difference(found['low'])} to {format_difference(found['high'])}"
         row = next(row for row in rows if row[0] == own["title"])
         assert row[2] == ends and row[5:] == [str(len(gained)), str(len(lost)), "15"]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from eval.statistics import (
     average,
+    build_equality,
     compare_runs,
+    estimate_mean,
     majority_score,
-    over_problems,
     pass_at_k,
     pass_probability,
-    same_mathematics,
 )
 from eval.summary import choice_metrics, measure
 from prime_ext.tasks.votes import Ballot, count_votes
@@ -44,7 +44,7 @@ def test_the_interval_at_the_ends_is_not_empty_and_stays_inside():
 @pytest.mark.parametrize("values", [[1.5], [-0.1, 0], [float("nan")]])
 def test_what_is_no_score_is_refused(values):
     with pytest.raises(ValueError, match="scores must be in"):
-        over_problems(values, len(values))
+        estimate_mean(values, len(values))
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
@@ -61,7 +61,7 @@ def test_pass_at_k_over_problems():
     # Whole numbers: no rounding where they are large.
     assert pass_probability(4000, 1, 2000) == 0.5
     # Two draws of two from four responses are independent.
-    assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == over_problems([5 / 6] * 30, 60)
+    assert pass_at_k([[1.0, 1.0, 0.0, 0.0]] * 30, 2) == estimate_mean([5 / 6] * 30, 60)
     with pytest.raises(ValueError, match="k=5 must be from 1 to the number of responses per problem, 4"):
         pass_at_k(scores, 5)
 
@@ -91,7 +91,7 @@ def test_the_majority_of_64_responses_is_counted_exactly_and_soon():
 
 
 def test_mathematics_votes_by_the_equality_of_the_verifier():
-    same = same_mathematics()
+    same = build_equality()
     answers = ["1/2", "0.5", r"\frac{1}{2}", "2", None, r"\frac12", "x", ""]
     ballot = count_votes(answers, [1.0, 1.0, 1.0, 0.0, 0.0, None, 0.0, 0.0], same)
     assert ballot == Ballot((3, 1, 1, 1), (1.0, 0.0, 0.0, 0.0), 1)

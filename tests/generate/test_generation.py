@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, processed_logits, sample_by_inversion
+from prime_ext.generate.generation import BatchedGenerator, GenerationRequest, process_logits, sample_by_inversion
 
 EOS = 1
 
@@ -142,7 +142,7 @@ def test_impossible_requests_and_models_are_refused(model):
 )
 def test_inversion_takes_the_first_token_whose_cumulative_probability_exceeds_the_uniform(logits, uniform, k, p):
     top_k, top_p = torch.tensor([k]), torch.tensor([p], dtype=torch.float64)
-    processed = processed_logits(torch.tensor([logits]), torch.tensor([0.8], dtype=torch.float64), top_k, top_p)
+    processed = process_logits(torch.tensor([logits]), torch.tensor([0.8], dtype=torch.float64), top_k, top_p)
     token = int(sample_by_inversion(processed, torch.tensor([uniform], dtype=torch.float64))[0])
     probabilities = processed.double().softmax(-1)[0].tolist()
     assert probabilities[token] > 0

@@ -126,9 +126,9 @@ def test_no_server_is_one_line_at_check_and_one_failure_per_request():
 def test_what_the_model_sees_of_a_chat_is_known_to_the_server_only():
     with ScriptedServer() as server:
         backend = backend_of(server)
-        assert backend.shown(Request("a", "raw", Sampling())) == "raw"
+        assert backend.render_prompt(Request("a", "raw", Sampling())) == "raw"
         with pytest.raises(BackendError, match="chat template"):
-            backend.shown(chat("a", "q"))
+            backend.render_prompt(chat("a", "q"))
 
 
 def test_the_key_comes_from_the_named_variable_only_and_is_never_repeated(monkeypatch):

@@ -22,8 +22,8 @@ from prime_ext.generate.tool_agent_loop import (
     MOST_HANGING,
     BoundedToolAgentLoop,
     ToolThread,
+    build_token_pattern,
     clean,
-    forged_tokens,
 )
 from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, build_tokenizer
 
@@ -179,7 +179,7 @@ def test_the_response_stays_within_its_length_and_a_turn_that_is_too_long_is_not
 
 
 def test_cleaning_ends_and_leaves_no_token():
-    tokens = forged_tokens(Mock(all_special_tokens=["xa", " <b>", "  "], get_added_vocab=lambda: {"x a": 1}))
+    tokens = build_token_pattern(Mock(all_special_tokens=["xa", " <b>", "  "], get_added_vocab=lambda: {"x a": 1}))
     for text in ("xa xxaa", "<b>" * 3 + " <b>", "x" * 50 + "a" * 50, "    "):
         found = clean(text, tokens)
         assert not tokens.search(found) and found.replace(" ", "") == text.replace(" ", "")

@@ -66,8 +66,8 @@ def test_a_response_ends_at_its_longest_length_or_at_a_stop_text_which_it_does_n
 
 def test_it_shows_what_the_model_sees(backend):
     request = chats(Sampling())[0]
-    assert backend.shown(request) == "[user] 1+1?\n[assistant] "
-    assert backend.shown(replace(request, prompt="as it is")) == "as it is"
+    assert backend.render_prompt(request) == "[user] 1+1?\n[assistant] "
+    assert backend.render_prompt(replace(request, prompt="as it is")) == "as it is"
 
 
 STRICT = "{{ raise_exception('no system\nrole') if messages[0]['role'] == 'system' }}"

@@ -10,12 +10,12 @@ from tiny_llama import save_llama
 
 from prime_ext.generate.backend import BackendError, Request, Sampling
 from prime_ext.generate.open import open_backend
-from prime_ext.generate.vllm_backend import sampling_arguments
+from prime_ext.generate.vllm_backend import build_sampling_arguments
 
 
 def test_seeds_are_those_that_a_server_is_sent_and_greedy_has_none():
-    assert sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
-    assert sampling_arguments(Sampling(), 7)["seed"] is None
+    assert build_sampling_arguments(Sampling(temperature=0.5), 2**64 - 1)["seed"] == 2**63 - 1
+    assert build_sampling_arguments(Sampling(), 7)["seed"] is None
 
 
 def texts_of(backend, requests):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from prime_ext.algorithms.chunked_log_probs import chunked_log_probs_and_entropy
+from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.generate.generation import BatchedGenerator, GenerationRequest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -24,7 +24,7 @@ def test_chunked_log_probs_and_gradients_equal_fp64_on_the_cpu(dtype, bound):
     found = []
     for function, device, precision in (
         (plain_log_probs, "cpu", torch.float64),
-        (lambda *of_tokens: chunked_log_probs_and_entropy(*of_tokens, with_entropy=False)[0], "cuda", dtype),
+        (lambda *of_tokens: compute_log_probs_and_entropy(*of_tokens, with_entropy=False)[0], "cuda", dtype),
     ):
         hidden, weight = (x.to(device, precision).requires_grad_() for x in (hidden_NH, weight_VH))
         log_prob_N = function(hidden, weight, target_N.to(device))

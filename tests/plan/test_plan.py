@@ -102,7 +102,7 @@ def test_sizes_are_those_of_the_model(models, name, embeddings):
     # The input embedding is looked up, not multiplied; a tied one is the output layer too.
     assert shape.product_weights == LAYERS * BLOCK + EMBEDDING + WIDTH
     # A critic is the model without an output layer of its own.
-    assert shape.with_values().weights == LAYERS * BLOCK + EMBEDDING + WIDTH
+    assert shape.make_critic().weights == LAYERS * BLOCK + EMBEDDING + WIDTH
 
 
 def test_weights_of_an_adapter_are_those_of_peft(models):

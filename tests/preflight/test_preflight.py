@@ -38,7 +38,7 @@ from prime_ext.preflight.check import check_config, check_files, compose_for_ver
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
 from prime_ext.step_rm.splitting import SPLITTERS
-from prime_ext.train import metrics_of_another, prepare_start
+from prime_ext.train import check_metrics_file, prepare_start
 from prime_ext.utils.run_store import RunLock
 from prime_ext.verifiers.sandbox.client import find_protection
 
@@ -461,11 +461,11 @@ def test_a_configuration_that_does_not_compose_is_one_line(capsys):
 
 def test_a_metrics_file_of_a_run_in_another_folder_is_refused(tmp_path):
     config, path = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "mine")}}), tmp_path / "m.jsonl"
-    assert metrics_of_another(config, path) == ""
+    assert check_metrics_file(config, path) == ""
     path.write_text('{"step": 1, "data": {}}\n')
-    assert metrics_of_another(config, path).startswith(f"{path} has the metrics of a run in another folder than")
+    assert check_metrics_file(config, path).startswith(f"{path} has the metrics of a run in another folder than")
     RunLock(tmp_path / "mine").acquire()
-    assert metrics_of_another(config, path) == ""
+    assert check_metrics_file(config, path) == ""
 
 
 MAIN = """

@@ -43,7 +43,7 @@ def built(tmp_path, name, overrides):
     with initialize_config_module("prime_ext.config", version_base=None):
         config = compose(name, [*own, *overrides])
     OmegaConf.resolve(config.prm)
-    return build_prm(config, PRMSettings.of(config), PrimeSettings.of(config))
+    return build_prm(config, PRMSettings.from_config(config), PrimeSettings.from_config(config))
 
 
 def worker_configs(tmp_path, name, overrides):

@@ -14,7 +14,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm import bias
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, padded_responses
+from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, pad_responses
 from prime_ext.trainer.policy_loss import COEFFICIENTS, TargetedPolicyLoss
 
 PROMPTS, RESPONSES = [3, 1, 4], [2, 6, 1]
@@ -60,7 +60,7 @@ def test_the_loss_of_the_prm(name, monkeypatch):
 
 def test_responses_are_those_that_verl_cuts_out():
     data, output, values = micro_batch("cpu")
-    found = padded_responses(output["log_probs"], data["responses"])
+    found = pad_responses(output["log_probs"], data["responses"])
     expected = no_padding_2_padding(output["log_probs"], data)
     assert torch.equal(found, expected)
     slope = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))

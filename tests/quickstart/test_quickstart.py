@@ -31,7 +31,7 @@ from recipes.quickstart.evaluate import (
 from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.report import LABELS, report, text
 from recipes.quickstart.run_report import render_transcripts
-from recipes.quickstart.sft import IGNORED_LABEL, examples, same_length_batches, train
+from recipes.quickstart.sft import IGNORED_LABEL, draw_batches, examples, train
 from recipes.quickstart.transcript_page import color
 
 QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
@@ -124,12 +124,12 @@ def test_responses_round_trip_and_other_text_is_an_error(tokenizer):
 
 @pytest.mark.parametrize(("within", "lengths"), [(1, [30] * 10 + [36] * 7), (8, [29, 30, 31, 32, 32] * 2 + [36] * 7)])
 def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, lengths):
-    batches = same_length_batches(lengths, batch_size=3, count=7, seed=0, within=within)
+    batches = draw_batches(lengths, batch_size=3, count=7, seed=0, within=within)
     assert len(batches) == 7 and {len(batch) for batch in batches} == {3}
     assert all(len({-(-lengths[index] // within) for index in batch}) == 1 for batch in batches)
     assert len({index for batch in batches[:5] for index in batch}) == 15
     with pytest.raises(ValueError, match="too few"):
-        same_length_batches(lengths, batch_size=11, count=1, seed=0, within=within)
+        draw_batches(lengths, batch_size=11, count=1, seed=0, within=within)
 
 
 def test_grades_count_answers_and_steps_apart():

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recipes.agent import task
-from recipes.agent.play import Episode, failed_calls, play, summarize
+from recipes.agent.play import Episode, measure_failed_calls, play, summarize
 from recipes.agent.report import score_episode
 from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.quickstart.evaluate import HeldOutProblem
@@ -95,7 +95,7 @@ def test_the_summary_and_the_metrics_count_calls():
     assert summary["outcomes"] == "10" and summarize([episode("1", calls=0)])["failed_calls"] == 0.0
     names = ("result", "malformed", "error", "timeout")
     metrics = {step: {f"agent/calculator/{name}": float(step) for name in names} for step in (1, 2)}
-    steps, share = failed_calls(metrics)
+    steps, share = measure_failed_calls(metrics)
     assert steps.tolist() == [1, 2] and np.allclose(share, 0.75)
 
 

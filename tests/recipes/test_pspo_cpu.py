@@ -15,7 +15,7 @@ from forked_workers import python, with_forks
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScores
-from prime_ext.tasks.last_digit_chain import outcome_reward, parse_prompt, split_of
+from prime_ext.tasks.last_digit_chain import get_split, outcome_reward, parse_prompt
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.pspo_wrs import measure, report
 from recipes.pspo_wrs.data import (
@@ -96,7 +96,7 @@ def test_problems_differ_and_keep_to_their_split():
     problems = generate_problems("test", 200, 0)
     assert len({problem.prompt for problem in problems}) == 200
     for problem in problems:
-        assert parse_prompt(problem.prompt) == problem and split_of(problem.prompt) == "test"
+        assert parse_prompt(problem.prompt) == problem and get_split(problem.prompt) == "test"
         assert len(problem.operations) in OPERATIONS and all(operand in OPERANDS for _, operand in problem.operations)
     with pytest.raises(ValueError, match="too many for split 'test'"):
         generate_problems("test", 1000, 0)

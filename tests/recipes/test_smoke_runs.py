@@ -9,7 +9,7 @@ from metric_names import undocumented
 from recipe_calls import run_shrunk
 from safetensors import safe_open
 
-from prime_ext.run.checkpoint import complete_steps
+from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import read_json
 
@@ -21,7 +21,7 @@ def test_an_offline_prm_starts_at_its_reference(tmp_path):
     metrics = read_metrics(folder / "metrics.jsonl")
     assert all(math.isfinite(metrics[step][name]) for step in (1, 2) for name in ("train/loss", "train/grad_norm"))
     assert any(name.startswith("val") for name in metrics[2])
-    assert 2 in complete_steps(folder / "checkpoints")
+    assert 2 in find_complete_steps(folder / "checkpoints")
     # The loss is log 2 there, whatever its kind.
     assert metrics[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-3)
     assert read_json(folder / "hf" / "prime_ext_prm.json")["loss"] == "step_ce"
@@ -45,7 +45,7 @@ def test_pspo_with_a_critic_is_paid_at_step_ends(tmp_path):
     # verl's own way: means of the manager's numbers over the validation set.
     validation = {name.split("/")[-2] for name in metrics[2] if name.startswith(("val-core", "val-aux"))}
     assert {"acc", "reward", "n_steps", "chain_score", "reward_failure"} <= validation
-    assert 2 in complete_steps(folder / "checkpoints")
+    assert 2 in find_complete_steps(folder / "checkpoints")
     assert list((folder / "checkpoints" / "global_step_2" / "critic").glob("model_world_size_1_*"))
 
 

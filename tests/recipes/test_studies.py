@@ -14,7 +14,7 @@ from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.verifiers.reasoning_gym import read_problem
-from recipes.run_statistics import PAIR_ACCURACY, crossing, paired_standard_error, read_seconds, run_metrics, write_mean
+from recipes.run_statistics import PAIR_ACCURACY, find_crossing, get_paired_error, read_seconds, run_metrics, write_mean
 from recipes.studies import laboratory, report, through_verl
 from recipes.studies.report import read_results, read_study, write_table
 from recipes.studies.run import main, run_study
@@ -27,13 +27,13 @@ PAGES = [*(ROOT / "docs" / "explanation" / "results").glob("*.md"), *(ROOT / "do
 
 
 def test_statistics():
-    assert crossing([0, 10, 20], [0.2, 0.4, 0.8], 0.5) == pytest.approx(12.5)
-    assert crossing([0, 10], [0.2, 0.4], 0.5) is None
-    assert crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
+    assert find_crossing([0, 10, 20], [0.2, 0.4, 0.8], 0.5) == pytest.approx(12.5)
+    assert find_crossing([0, 10], [0.2, 0.4], 0.5) is None
+    assert find_crossing([0, 10], [0.6, 0.4], 0.5) == 0.0
     assert write_mean([1.0, 2.0, 3.0], 100, 1) == "200.0 ± 57.7" and write_mean([1.0]) == "1.00"
-    assert paired_standard_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
+    assert get_paired_error("0000", "0011") == pytest.approx((1 / 3) ** 0.5 / 2)
     with pytest.raises(ValueError, match="same"):
-        paired_standard_error("01", "011")
+        get_paired_error("01", "011")
 
 
 def test_files_of_a_run_that_was_interrupted(tmp_path):

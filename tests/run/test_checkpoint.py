@@ -47,7 +47,7 @@ def contents(root, step):
 
 
 def resumes_from(root):
-    folder = checkpoint.latest(root)
+    folder = checkpoint.find_latest(root)
     return folder and int(folder.name.removeprefix("global_step_"))
 
 
@@ -94,7 +94,7 @@ def test_folders_of_other_programs_are_no_checkpoints(tmp_path):
     for name in ("global_step_x", "global_step_3_merged", "hf"):
         (tmp_path / name).mkdir()
         (tmp_path / name / MARKER).write_text("{}")
-    assert checkpoint.complete_steps(tmp_path) == [] and resumes_from(tmp_path) is None
+    assert checkpoint.find_complete_steps(tmp_path) == [] and resumes_from(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, part, 
     for step in (2, 4):
         save(tmp_path, step, "contents")
     spoil(folder_of(tmp_path, 4) / part)
-    assert checkpoint.complete_steps(tmp_path) == [2] and resumes_from(tmp_path) == 2
+    assert checkpoint.find_complete_steps(tmp_path) == [2] and resumes_from(tmp_path) == 2
     assert f"global_step_4: {part}" in caplog.text
 
 
@@ -141,11 +141,11 @@ def test_files_that_grew_or_were_added_are_no_damage_and_a_broken_marker_is_one(
     write_part(tmp_path, 2, "exported/weights", "new")
     assert resumes_from(tmp_path) == 2
     (folder_of(tmp_path, 2) / MARKER).write_text('{"files": ')
-    assert checkpoint.complete_steps(tmp_path) == []
+    assert checkpoint.find_complete_steps(tmp_path) == []
 
 
 def test_when_all_checkpoints_are_damaged_the_run_does_not_begin_anew_in_silence(tmp_path):
     save(tmp_path, 2, "two")
     cut_short(folder_of(tmp_path, 2) / PARTS[0])
     with pytest.raises(RunError, match="2 of 3 bytes.*start anew"):
-        checkpoint.latest(tmp_path)
+        checkpoint.find_latest(tmp_path)

@@ -15,8 +15,8 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run import guarded_run
-from prime_ext.run.checkpoint import complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, workers_of
+from prime_ext.run.checkpoint import find_complete_steps
+from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, find_workers
 from prime_ext.utils.run_store import RunError
 
 
@@ -117,13 +117,13 @@ def test_a_save_that_fails_leaves_the_earlier_ones_alone(make, tmp_path, again):
     trainer.fails = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OSError, match="No space left"):
         save(trainer, 2)
-    assert complete_steps(tmp_path) == [1]
+    assert find_complete_steps(tmp_path) == [1]
     assert trainer.config.trainer.max_actor_ckpt_to_keep == 2
     trainer.fails = None
     for step in (2, 3):
         save(trainer, step)
     # The oldest goes when the new one is whole, and verl itself is never asked to delete any.
-    assert complete_steps(tmp_path) == [2, 3] and set(trainer.kept_while_saving) == {None}
+    assert find_complete_steps(tmp_path) == [2, 3] and set(trainer.kept_while_saving) == {None}
 
 
 def test_a_resume_passes_over_a_damaged_checkpoint(make, tmp_path):
@@ -192,7 +192,7 @@ def test_who_is_watched():
     servers = [SimpleNamespace(replica_rank=0, servers=["s0", "s1"]), SimpleNamespace(replica_rank=1, servers=["s2"])]
     manager = SimpleNamespace(get_replicas=lambda: servers)
     trainer = SimpleNamespace(get_reward_handles=lambda: ["r0"], llm_server_manager=manager)
-    assert workers_of(trainer, SimpleNamespace(agent_loop_workers=["a0", "a1"])) == {
+    assert find_workers(trainer, SimpleNamespace(agent_loop_workers=["a0", "a1"])) == {
         **{"agent-loop worker 0": "a0", "agent-loop worker 1": "a1", "reward worker 0": "r0"},
         **{"rollout server 0.0": "s0", "rollout server 0.1": "s1", "rollout server 1.0": "s2"},
     }

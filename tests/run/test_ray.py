@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from prime_ext import train
 from prime_ext.config.compose import compose_config
-from prime_ext.run.ray_cluster import address_of, check_ray, environment_words, require_resources
+from prime_ext.run.ray_cluster import check_ray, environment_words, find_address, require_resources
 from prime_ext.utils.files import write_json
 from prime_ext.utils.run_store import RunError
 from recipes.smoke.prepare import overrides, prepare
@@ -25,11 +25,11 @@ def config_of(**init):
 
 
 def test_the_address_is_that_of_the_configuration_or_of_the_environment(monkeypatch):
-    assert address_of(config_of()) is None and address_of(config_of(address="local")) is None
+    assert find_address(config_of()) is None and find_address(config_of(address="local")) is None
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert address_of(config_of()) == "10.0.0.1:6379" and address_of(config_of(address="h:1")) == "h:1"
+    assert find_address(config_of()) == "10.0.0.1:6379" and find_address(config_of(address="h:1")) == "h:1"
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert address_of(config_of()) is None
+    assert find_address(config_of()) is None
 
 
 def test_what_recipes_set_reaches_the_workers_and_secrets_stay(tmp_path, monkeypatch):

@@ -52,13 +52,13 @@ def test_a_command_is_refused_before_ray_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(train.RunLock, "acquire", lambda lock, _take=RunLock.acquire: _take(lock, 0))
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     # It leaves the folder to its trainer.
-    assert train.folder_in_use(config) == train.folder_in_use(config) == ""
+    assert train.check_run_folder(config) == train.check_run_folder(config) == ""
     first = RunLock(tmp_path)
     first.acquire()
-    assert "choose another folder" in train.folder_in_use(config)
+    assert "choose another folder" in train.check_run_folder(config)
     # A validation alone writes no checkpoints.
-    assert train.folder_in_use(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}})) == ""
+    assert train.check_run_folder(OmegaConf.create({"trainer": {**config.trainer, "val_only": True}})) == ""
     (tmp_path / "file").write_text("")
     config.trainer.default_local_dir = str(tmp_path / "file" / "x")
-    problem = train.folder_in_use(config)
+    problem = train.check_run_folder(config)
     assert "Not a directory" in problem and "\n" not in problem

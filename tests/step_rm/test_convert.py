@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_ext.step_rm.convert import main
-from prime_ext.step_rm.question_split import group_of, split_of
+from prime_ext.step_rm.question_split import name_group, pick_split
 from prime_ext.step_rm.records import METADATA, read_steps
 from prime_ext.utils.rows import SourceError
 
@@ -149,14 +149,14 @@ TOM = "Tom has 3 apples and buys 14 more apples."
     ],
 )
 def test_near_duplicate_questions_are_one_group_and_those_that_ask_something_else_are_not(one, other, same):
-    assert (group_of(one) == group_of(other)) is same
-    assert group_of(TOM, "text") != group_of(TOM.replace("3", "5"), "text")
+    assert (name_group(one) == name_group(other)) is same
+    assert name_group(TOM, "text") != name_group(TOM.replace("3", "5"), "text")
 
 
 @given(st.integers(0, 5), st.floats(0, 0.5), st.floats(0, 0.4))
 def test_the_shares_are_about_those_asked_for_and_do_not_move_each_other(seed, validation, test):
-    groups = [group_of(str(number)) for number in range(1000)]
-    splits, fixed = ([split_of(group, share, test, seed) for group in groups] for share in (validation, 0.0))
+    groups = [name_group(str(number)) for number in range(1000)]
+    splits, fixed = ([pick_split(group, share, test, seed) for group in groups] for share in (validation, 0.0))
     assert abs(splits.count("test") / 1000 - test) < 0.07
     assert abs(splits.count("validation") / 1000 - validation) < 0.07
     assert [split == "test" for split in splits] == [split == "test" for split in fixed]

@@ -10,7 +10,7 @@ from kinds_of_tokenizers import CORPUS, TOKENIZERS
 from tiny_step_rm import byte_tokenizer
 
 from prime_ext.config.reward_settings import StepSettings
-from prime_ext.step_rm.response_cut import Cut, ResponseCutter, TokenText, last_tokens
+from prime_ext.step_rm.response_cut import Cut, ResponseCutter, TokenText, find_last_tokens
 
 
 @pytest.fixture(scope="module", params=sorted(TOKENIZERS))
@@ -42,9 +42,9 @@ def test_encoded_text_comes_back_and_a_character_of_several_tokens_belongs_to_th
 
 
 def test_a_token_across_the_border_belongs_to_the_earlier_step():
-    assert last_tokens(["a;b", "c;d;e", "f"], [(0, 2), (2, 5), (5, 7), (7, 9)]) == [0, 1, 1, 2]
+    assert find_last_tokens(["a;b", "c;d;e", "f"], [(0, 2), (2, 5), (5, 7), (7, 9)]) == [0, 1, 1, 2]
     # The part of a character before the border goes to the step of the character.
-    assert last_tokens(["a;", "", "\u00e9"], [(0, 2), (2, 3)]) == [0, 2]
+    assert find_last_tokens(["a;", "", "\u00e9"], [(0, 2), (2, 3)]) == [0, 2]
 
 
 TOKENIZER = byte_tokenizer()
@@ -67,8 +67,8 @@ def test_texts_and_ends_of_steps():
 def test_steps_without_content_belong_to_their_neighbours():
     found = cut("...;a;?;b;", "delimiters", SEMICOLON)
     assert found.texts == ("...;", "a;", "?;", "b;", "")
-    assert found.with_content() == Cut(("...;a;?;", "b;"), (7, 10))
-    assert Cut(("...", "?"), (2, 3)).with_content() == Cut((), ())
+    assert found.join_empty_steps() == Cut(("...;a;?;", "b;"), (7, 10))
+    assert Cut(("...", "?"), (2, 3)).join_empty_steps() == Cut((), ())
 
 
 @given(st.text(alphabet="ab1. \n[]Step:é€", max_size=60), st.sampled_from(["auto", "sentences"]))
@@ -76,5 +76,5 @@ def test_the_texts_are_the_response_and_the_last_step_takes_its_end(text, splitt
     found = cut(text, splitter)
     assert "".join(found.texts) == text and list(found.ends) == sorted(found.ends)
     assert not text or found.ends[-1] == len(TOKENIZER(text)["input_ids"])
-    content = found.with_content()
+    content = found.join_empty_steps()
     assert "".join(content.texts) in (text, "") and len(content.texts) <= len(found.texts)

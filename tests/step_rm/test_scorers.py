@@ -30,8 +30,8 @@ from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers import server as server_module
 from prime_ext.step_rm.scorers.build import build_scorer, check_server
-from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, usable_positions
-from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrated
+from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, count_positions
+from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrate
 from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
 CHAINS = [
@@ -151,7 +151,7 @@ def test_classes_in_another_order_are_sorted_by_their_names_and_the_temperature_
 def test_a_temperature_on_probabilities_is_one_on_logits(logits, temperature):
     logits_C = torch.tensor(logits, dtype=torch.float64)
     expected = (logits_C / temperature).softmax(-1)
-    found = calibrated(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
+    found = calibrate(logits_C.softmax(-1).tolist(), (-1, 0, 1), temperature, "x")
     assert found == pytest.approx(float(expected[2]), abs=1e-9)
 
 
@@ -216,9 +216,9 @@ def test_scores_that_are_not_finite_are_an_error(paths, reading):
 
 
 def test_positions_of_roberta_begin_behind_the_padding_token():
-    assert usable_positions(RobertaConfig(max_position_embeddings=514, pad_token_id=1)) == 512
-    assert usable_positions(BertConfig(max_position_embeddings=512)) == 512
-    assert usable_positions(T5Config()) == math.inf
+    assert count_positions(RobertaConfig(max_position_embeddings=514, pad_token_id=1)) == 512
+    assert count_positions(BertConfig(max_position_embeddings=512)) == 512
+    assert count_positions(T5Config()) == math.inf
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prime_ext.tasks.task import Problem, Task
 from prime_ext.tasks.task_file import load_task
-from prime_ext.tasks.task_rows import default_split, load_problems
+from prime_ext.tasks.task_rows import choose_default_split, load_problems
 
 SAMPLES = Path(__file__).resolve().parents[1] / "fixtures"
 WHOLE = Path(os.environ["PRIME_EXT_DATA"]) if os.environ.get("PRIME_EXT_DATA") else None
@@ -28,6 +28,6 @@ def without_published_rows(task: Task) -> Task:
 def benchmark(name: str) -> tuple[Task, dict[str, Problem]]:
     """Return the task and its problems; whole sets must have the published number of rows."""
     task = load_task(name)
-    folder = data_folder(*task.source.local[default_split(task, local=True)])
+    folder = data_folder(*task.source.local[choose_default_split(task, local=True)])
     task = task if folder == WHOLE else without_published_rows(task)
     return task, load_problems(task, folder)

@@ -9,7 +9,7 @@ from benchmark_rows import SAMPLES, benchmark, data_folder, without_published_ro
 
 from prime_ext.tasks.last_digit_chain import generate_problems
 from prime_ext.tasks.task_file import load_task, task_names
-from prime_ext.tasks.task_rows import default_split, load_problems
+from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import BadRow, read_source
 from prime_ext.verifiers.sources import make_task_verifier
 
@@ -184,4 +184,4 @@ def test_the_task_of_the_quickstart_has_its_held_out_problems_and_nothing_else_i
         assert task.messages(problem) == [{"role": "user", "content": own.prompt}]
         assert problem.groups == {"operations": str(len(own.operations))}
     # Local files of other tasks change nothing.
-    assert default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems
+    assert choose_default_split(task, local=True) == "test" and load_problems(task, tmp_path) == problems

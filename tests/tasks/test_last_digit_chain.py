@@ -39,7 +39,7 @@ def test_the_splits_share_no_prompt_whatever_the_seeds():
         problems_of_split = [problem for seed in (0, 1) for problem in task.generate_problems(split, 300, seed)]
         assert {len(problem.operations) for problem in problems_of_split} == set(task.CHAIN_LENGTHS)
         prompts = {problem.prompt for problem in problems_of_split}
-        assert {task.split_of(prompt) for prompt in prompts} == {split} and not prompts & seen
+        assert {task.get_split(prompt) for prompt in prompts} == {split} and not prompts & seen
         seen |= prompts
 
 

@@ -136,7 +136,7 @@ def scored_as(rollouts, options, log_prob_BT, reference_BT, beta=0.05):
     """Return what the implicit PRM makes of these log-probabilities."""
     prm = GivenPRM(SimpleNamespace(beta=beta, reference="frozen"), options, {}, 8)
     scores = Scores(log_prob_BT, reference_BT)
-    return prm.scored(prm.batch_of(rollouts), Scoring(scores, before=scores))
+    return prm.compute_rewards(prm.build_batch(rollouts), Scoring(scores, before=scores))
 
 
 def loaded(queue, keys=None, cutter=None, kl_in_reward=False, **changes):

@@ -13,13 +13,13 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import DistillationConfig, DistillationLossConfig, FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from prime_ext.config.variant import keys_of
+from prime_ext.config.variant import read_keys
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
 
 PROMPTS, MASKS = (2, 3, 1, 2), ([1, 1, 0, 1], [1], [1, 1, 1], [0, 1, 1, 1])
 KEYS = {
-    key.removeprefix("prime.").replace(".", "__"): value for key, value in keys_of("on_policy_distillation").items()
+    key.removeprefix("prime.").replace(".", "__"): value for key, value in read_keys("on_policy_distillation").items()
 }
 VARIANT = {key: value for key, value in KEYS.items() if not key.startswith("prm__")}
 

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, get_trainer_cls
 import prime_ext.plugin  # noqa: F401
 from prime_ext.config.pspo_settings import PSPOSettings
 from prime_ext.trainer import pspo_trainer
-from prime_ext.trainer.pspo_trainer import ScoringFailed, scored_rows, token_rewards
+from prime_ext.trainer.pspo_trainer import ScoringFailed, find_scored_rows, token_rewards
 
 SCORER = ["step_scorer=server", "step_scorer.model_path=step_rm", "step_scorer.address=here:1"]
 SIZES = ["actor_rollout_ref.model.path=org/model", "data.train_batch_size=8", "critic.ppo_mini_batch_size=8"]
@@ -89,23 +89,23 @@ INFOS = [info(), info(failure="no answer in 60 s"), info(), info(), info(failure
 
 
 def test_drop_leaves_out_what_could_not_be_scored_and_who_is_then_alone(settings, caplog):
-    assert scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
-    assert scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
+    assert find_scored_rows(UIDS, INFOS, settings(), compares=False) == [0, 2, 3]
+    assert find_scored_rows(UIDS, INFOS, settings(), compares=True) == [2, 3]
     assert "2 of 5 responses could not be scored, the first because of: no answer in 60 s" in caplog.text
     # A response that was alone from the start stays.
-    assert scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
+    assert find_scored_rows(["a", "b", "b"], [info(), info(), info(failure="x")], settings(), compares=True) == [0]
 
 
 def test_zero_keeps_all_and_warns(settings, caplog):
-    assert len(scored_rows(UIDS, INFOS, settings(on_failure="zero"), compares=True)) == 5
+    assert len(find_scored_rows(UIDS, INFOS, settings(on_failure="zero"), compares=True)) == 5
     assert "pspo.on_failure=zero" in caplog.text
 
 
 def test_stop_and_a_batch_of_failures_end_the_run_with_the_reason(settings):
     with pytest.raises(ScoringFailed, match="2 of 5 .* no answer in 60 s; pspo.on_failure is stop"):
-        scored_rows(UIDS, INFOS, settings(on_failure="stop"), compares=False)
+        find_scored_rows(UIDS, INFOS, settings(on_failure="stop"), compares=False)
     with pytest.raises(ScoringFailed, match="no response is left to train on: 1 of 1 .* HTTP 500"):
-        scored_rows(["c"], INFOS[4:], settings(), compares=False)
+        find_scored_rows(["c"], INFOS[4:], settings(), compares=False)
 
 
 # ---- the trainers ---------------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from transfer_queue import KVBatchMeta
 from prime_ext.algorithms.advantage import outcome_source
 from prime_ext.algorithms.estimators import compute_advantage
 from prime_ext.algorithms.prm_accuracy import count_pairs
-from prime_ext.algorithms.returns import NOISE_MARGIN, last_token_mask, return_to_go
+from prime_ext.algorithms.returns import NOISE_MARGIN, mark_last_token, return_to_go
 from prime_ext.algorithms.steps import step_spans
 from prime_ext.reward.pspo_info import FAILURE
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.reward_sources import shaping_of
+from prime_ext.trainer.reward_sources import build_shaping
 from prime_ext.trainer.rollouts import Rollouts, Steps, load_rollouts
 from prime_ext.trainer.scorer import Scored, StepRewardModel
 from prime_ext.utils.transfer_queue import RolloutStore
@@ -105,13 +105,13 @@ def test_a_pattern_that_takes_too_long_makes_one_step_and_is_counted(queue, monk
     monkeypatch.setattr("prime_ext.step_rm.response_cut.split_steps", never)
     case = loaded(queue, process__form="steps", steps={"pattern": "^x"})
     sources = case.sources()
-    assert torch.equal(sources.by_name["process"].mask_BT, last_token_mask(case.rollouts.mask_BT))
+    assert torch.equal(sources.by_name["process"].mask_BT, mark_last_token(case.rollouts.mask_BT))
     assert sources.metrics["prime/steps/timed_out"] == len(ROLLOUTS)
 
 
 def test_weibull_shaping_of_implicit_step_rewards_is_paid_at_the_last_token(queue):
     case, source = process_source(queue, **CHAIN, process__shaping=SHAPINGS["pspo_wrs"], process__step_score_scale=20.0)
-    assert torch.equal(source.mask_BT, last_token_mask(case.rollouts.mask_BT))
+    assert torch.equal(source.mask_BT, mark_last_token(case.rollouts.mask_BT))
     # beta * q summed over each step, by hand: "1;" "2" / "3;" / "4;;" "5" / "6" / ";7".
     r, metrics = case.scored.reward_BT.tolist(), case.sources().metrics
     sums = [[r[0][0] + r[0][1], r[0][2]], [r[1][0] + r[1][1]], [r[2][0] + r[2][2], r[2][3]], [r[3][0]], [sum(r[4])]]
@@ -160,7 +160,7 @@ def test_with_gae_for_both_sources_one_critic_values_the_weighted_sum_of_the_rew
     case = loaded(queue, **options_of("gae", **both))
     result, mask_BT, outcome_B = case.step(0.5), case.rollouts.mask_BT, case.rollouts.reward_BT.sum(-1)
     normalizer = result.metrics["prime/process/normalizer"] + 1e-6
-    reward_BT = 2.0 * outcome_B[:, None] * last_token_mask(mask_BT)
+    reward_BT = 2.0 * outcome_B[:, None] * mark_last_token(mask_BT)
     reward_BT = reward_BT + 0.5 * 0.5 * case.scored.reward_BT / normalizer
     expected_BT = return_to_go(reward_BT, mask_BT)
     torch.testing.assert_close(result.return_BT, expected_BT)
@@ -232,7 +232,7 @@ def with_scores(monkeypatch, changed=None, **changes):
         queue.put(key, tag, extra_fields={"reward_extra_info": info})
     options = settings(**SCORES_OF_STEPS | changes)
     rollouts = load_rollouts(RolloutStore(batch_of(queue)), options)
-    return Case(rollouts, StepRewardModel(shaping_of(options)).score_and_update(rollouts), options)
+    return Case(rollouts, StepRewardModel(build_shaping(options)).score_and_update(rollouts), options)
 
 
 def test_the_score_of_a_step_is_the_reward_of_its_last_token(monkeypatch):
@@ -308,7 +308,7 @@ def case_of(seed, pipeline, signal, noise):
     drawn_BT = torch.randn(ROWS, TOKENS, generator=generator)
     nobody = RolloutStore(KVBatchMeta())
     rollouts = Rollouts(
-        nobody, [], mask_BT, outcome_B[:, None] * last_token_mask(mask_BT), outcome_B, torch.arange(ROWS) // 4
+        nobody, [], mask_BT, outcome_B[:, None] * mark_last_token(mask_BT), outcome_B, torch.arange(ROWS) // 4
     )
     steps = Steps(step_spans((torch.arange(TOKENS) % 5 == 4).expand(ROWS, TOKENS), mask_BT))
     return Case(rollouts, Scored((NOISE + signal) * drawn_BT * mask_BT, noise, steps=steps), options)

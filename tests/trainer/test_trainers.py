@@ -22,7 +22,7 @@ from verl.utils import tensordict_utils as tu
 from prime_ext.algorithms.prm_accuracy import PairCount
 from prime_ext.config.checks import SettingsError
 from prime_ext.trainer.prime_trainer import STATE_FILE
-from prime_ext.trainer.prompts import prompts_to_data
+from prime_ext.trainer.prompts import pack_prompts
 from prime_ext.trainer.replay_buffer import PromptFilterReplayBufferAsync
 from prime_ext.verl_adapter import trainer_separate_async
 from prime_ext.verl_adapter.trainer_separate_async import SnapshotActorWorker
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_would_run_code_is_not_read(make, saved_and_resumed, t
 @pytest.mark.parametrize("value", [b"bytes", (1, 2), {"at": {1: 2}}, np.float32(1.0), np.float64(1.0)])
 def test_a_prompt_that_json_would_change_is_refused(value):
     with pytest.raises(SettingsError, match="^data.train_files: image of a prompt holds .*; checkpoints keep"):
-        prompts_to_data(prompt(**ROW, image=value))
+        pack_prompts(prompt(**ROW, image=value))
 
 
 # ---- snapshots of the policy, which verl's separate mode takes when parameter_sync_step > 1 -----------------------

@@ -3,7 +3,7 @@
 
 import pytest
 
-from prime_ext.utils.files import atomic_path, read_json, write_json
+from prime_ext.utils.files import read_json, write_atomically, write_json
 
 
 def names(folder):
@@ -15,7 +15,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     write_json(path, {"x": "grüße"})
     with pytest.raises(ValueError, match="JSON"):
         write_json(path, {"x": float("nan")})
-    with pytest.raises(RuntimeError, match="half"), atomic_path(path) as temporary:
+    with pytest.raises(RuntimeError, match="half"), write_atomically(path) as temporary:
         # Libraries find the format in the name.
         assert temporary.suffix == ".json"
         temporary.write_text("half")
@@ -25,10 +25,10 @@ def test_a_file_is_whole_or_not_there(tmp_path):
 
 def test_a_folder_replaces_an_older_one_as_a_whole_or_not_at_all(tmp_path):
     for content in ("old", "new"):
-        with atomic_path(tmp_path / "model") as temporary:
+        with write_atomically(tmp_path / "model") as temporary:
             temporary.mkdir()
             (temporary / content).touch()
-    with pytest.raises(RuntimeError, match="half"), atomic_path(tmp_path / "model") as temporary:
+    with pytest.raises(RuntimeError, match="half"), write_atomically(tmp_path / "model") as temporary:
         temporary.mkdir()
         (temporary / "half").touch()
         raise RuntimeError("half")

@@ -16,7 +16,7 @@ from prime_ext.step_rm.labels import StepRMError
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer
 
 
-def format_given(settings: LocalScorerSettings | ServerSettings) -> PairFormat | None:
+def read_format(settings: LocalScorerSettings | ServerSettings) -> PairFormat | None:
     """Return the pair format of the settings. Raises ``SettingsError``."""
     given = settings.pair_format
     return None if given is None else read(PairFormat, given, f"{SECTION}.pair_format")
@@ -27,7 +27,7 @@ def check_model(settings: ScorerSettings) -> None:
     if isinstance(settings, TokenClassifierSettings):
         return
     try:
-        read_description(settings.model_path or "", format_given(settings))
+        read_description(settings.model_path or "", read_format(settings))
     except StepRMError as error:
         raise SettingsError(f"{SECTION}.model_path: {error}") from error
 
@@ -66,11 +66,11 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
                 f"{SECTION}.address is missing and verl's reward-model pool is off; give a URL, or set "
                 "reward.reward_model.enable=true"
             )
-        return ClassifyScorer(address, read_description(path, format_given(settings)), settings)
+        return ClassifyScorer(address, read_description(path, read_format(settings)), settings)
     from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier
 
     if isinstance(settings, LocalScorerSettings):
-        return LocalScorer(StepClassifier(path, format_given(settings), settings.device, settings.dtype, remote_code))
+        return LocalScorer(StepClassifier(path, read_format(settings), settings.device, settings.dtype, remote_code))
     from prime_ext.step_rm.scorers.token_classifier import TokenClassifier
 
     reading = (settings.layout, settings.separator, settings.answer_tokens)

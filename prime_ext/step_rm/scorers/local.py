@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from prime_ext.step_rm.description import Input, PairEncoder, PairFormat, read_description
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrated
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, Reading, StepScorer, calibrate
 
 T = TypeVar("T", bound=Sized)
 # Tokens of a pass, padding included, on the CPU and elsewhere: on the CPU larger passes leave the processor's caches.
@@ -31,7 +31,7 @@ def length_buckets(inputs: Sequence[T], batch_tokens: int) -> Iterator[list[T]]:
         ordered = ordered[size:]
 
 
-def padded(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_inputs(inputs: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids and attention mask, (B, T), of inputs of different lengths, padded on the right."""
     id_BT = pad_sequence(list(inputs), batch_first=True, padding_value=pad)
     mask_BT = pad_sequence([torch.ones_like(ids) for ids in inputs], batch_first=True)
@@ -47,7 +47,7 @@ def device_and_dtype(device: str | torch.device | None, dtype: str | None) -> tu
     return place, chosen
 
 
-def usable_positions(config: Any) -> float:
+def count_positions(config: Any) -> float:
     """Return the tokens that a model takes: RoBERTa and its kin lose the positions up to the padding token's."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
@@ -61,8 +61,8 @@ def check_fit(model: Any, tokenizer: Any, max_length: int, where: str) -> int:
     size = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > size:
         raise StepRMError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}")
-    if max_length > usable_positions(model.config):
-        limit = usable_positions(model.config)
+    if max_length > count_positions(model.config):
+        limit = count_positions(model.config)
         raise StepRMError(f"{where} takes {limit} tokens, max_length={max_length} is more")
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     if pad is None:
@@ -89,7 +89,7 @@ class StepModel(ABC):
 
     def _logits(self, batch: Sequence[Any]) -> torch.Tensor:
         """Return the logits of inputs with ``ids`` from one pass."""
-        id_BT, mask_BT = padded([torch.tensor(item.ids) for item in batch], self.pad)
+        id_BT, mask_BT = pad_inputs([torch.tensor(item.ids) for item in batch], self.pad)
         # Models with their own code may return a tuple.
         return self.model(input_ids=id_BT.to(self.device), attention_mask=mask_BT.to(self.device))[0]
 
@@ -129,7 +129,7 @@ class StepClassifier(StepModel):
     def score_inputs(self, batch: Sequence[Input]) -> list[list[float]]:
         order, temperature = self.description.labels, self.description.temperature
         rows = self._logits(batch).float().softmax(-1).tolist()
-        return [[calibrated(row, order, temperature, self.where)] for row in rows]
+        return [[calibrate(row, order, temperature, self.where)] for row in rows]
 
 
 class LocalScorer(StepScorer):

@@ -77,10 +77,10 @@ class StepScorer(ABC):
     def outcomes(self, read: Sequence[Reading], known: Known) -> list[Outcome]:
         """Return the outcome of each response, and remember the scores of all inputs, but no failures."""
         self._cache.update({item: scores for item, scores in known.items() if isinstance(scores, list)})
-        return [outcome_of(inputs, known) for inputs in read]
+        return [join_outcome(inputs, known) for inputs in read]
 
 
-def outcome_of(inputs: Reading, known: Known) -> Outcome:
+def join_outcome(inputs: Reading, known: Known) -> Outcome:
     """Return what is known of a response, which fails with any of its inputs."""
     if isinstance(inputs, ScoringFailure):
         return inputs
@@ -93,7 +93,7 @@ def outcome_of(inputs: Reading, known: Known) -> Outcome:
     return StepScores(tuple(scores), sum(item.context_cut for item in inputs), sum(item.step_cut for item in inputs))
 
 
-def calibrated(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> float:
+def calibrate(values: Sequence[float], order: Sequence[int], temperature: float, where: str) -> float:
     """Check a model's probabilities, apply its temperature, and return that of the label 1.
 
     Logits over T have the softmax p^(1/T), normalized. ``order`` has the label of each class. Raises ``StepRMError``,

@@ -14,8 +14,8 @@ import openai
 from prime_ext.config.step_scorer_settings import ServerSettings
 from prime_ext.generate.server import status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
-from prime_ext.step_rm.labels import StepRMError, label_of
-from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer, calibrated
+from prime_ext.step_rm.labels import StepRMError, find_label
+from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer, calibrate
 
 _PATH = "/classify"
 # Steps of a request.
@@ -72,12 +72,12 @@ class ClassifyScorer(StepScorer):
             async with self._slots:
                 answer = json.loads(await self._client.post(_PATH, cast_to=str, body=body))
         except openai.APITimeoutError:
-            return self._failed(f"no answer in {self._seconds:g} s")
+            return self._build_failure(f"no answer in {self._seconds:g} s")
         except openai.APIConnectionError as error:
-            return self._failed(f"no connection: {error.__cause__ or error}")
+            return self._build_failure(f"no connection: {error.__cause__ or error}")
         except openai.APIStatusError as error:
             if error.status_code >= 500 or error.status_code in _TRANSIENT:
-                return self._failed(f"HTTP {error.status_code}")
+                return self._build_failure(f"HTTP {error.status_code}")
             hint = f" (no {_PATH}, or no such model)" if error.status_code in (404, 405) else ""
             said = " ".join(status_text(error).split())[:200]
             raise StepRMError(f"{self.url} refuses the request{hint}: {said}") from None
@@ -90,7 +90,7 @@ class ClassifyScorer(StepScorer):
             raise StepRMError(f"{self.url} gave {len(data)} results for {len(batch)} inputs")
         return [[self._score(item)] for item in sorted(data, key=lambda item: item.get("index", 0))]
 
-    def _failed(self, reason: str) -> ScoringFailure:
+    def _build_failure(self, reason: str) -> ScoringFailure:
         return ScoringFailure(f"{self.url}: {reason}, {self._attempts} attempts")
 
     def _score(self, item: dict[str, Any]) -> float:
@@ -98,12 +98,12 @@ class ClassifyScorer(StepScorer):
         if not isinstance(values, list):
             raise StepRMError(f"{url}: a result has no list 'probs'")
         order = self._description.labels
-        score = calibrated(values, order, self._description.temperature, url)
+        score = calibrate(values, order, self._description.temperature, url)
         name = item.get("label")
         # Only the name of the likeliest class is told; it must be ours.
         place = values.index(max(values))
         if name is None or str(name).upper() == f"LABEL_{place}":
             raise StepRMError(f"{url} has no label map; set id2label in the config.json of the served model")
-        if label_of(str(name)) != order[place]:
+        if find_label(str(name)) != order[place]:
             raise StepRMError(f"{url} calls class {place} {name!r}, here it is {order[place]}: another model?")
         return score

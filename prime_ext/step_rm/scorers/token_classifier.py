@@ -11,7 +11,7 @@ import torch
 
 from prime_ext.step_rm.description import Input
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers.local import StepModel, usable_positions
+from prime_ext.step_rm.scorers.local import StepModel, count_positions
 from prime_ext.step_rm.scorers.protocol import Chain, Reading, ScoringFailure
 from prime_ext.utils.text_tokens import Prompt, TextEncoder, TextError, TokenizedSteps
 
@@ -54,7 +54,7 @@ class TokenClassifier(StepModel):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         self.encoder = TextEncoder(tokenizer, append_eos=False)
-        limit = usable_positions(config)
+        limit = count_positions(config)
         self.max_length = int(min(limit, max_length or limit, 2**31))
         self.separator_ids = self.encoder.plain(separator)
         kind: Any = AutoModelForCausalLM

@@ -29,7 +29,7 @@ class AssertionProblem:
     context: str = ""  # trusted code that the solution may build on: the prompt with its helpers
 
 
-def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
+def read_test_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     """Return HumanEval's or LeetCode's tests (``test``, optionally ``prompt``, ``entry_point``)."""
     test = _string(test_cases, "test")
     entry_point = test_cases.get("entry_point")
@@ -48,7 +48,7 @@ def from_code(test_cases: Mapping[str, Any]) -> AssertionProblem:
     return AssertionProblem(f"{context}\n{test}", f"check({entry_point})", (entry_point,), context)
 
 
-def from_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
+def read_test_list(test_cases: Mapping[str, Any]) -> AssertionProblem:
     """Return MBPP's tests (``test_list``, optionally ``test_imports``, ``test_setup_code``, ``entry_point``)."""
     tests, imports = test_cases.get("test_list"), test_cases.get("test_imports") or []
     for name, value in (("test_list", tests), ("test_imports", imports)):

@@ -54,7 +54,7 @@ def _language(fence: re.Match[str] | None) -> str | None:
     return language.group(1).lower()
 
 
-def as_methods(program: str, entry_points: Sequence[str]) -> str:
+def wrap_in_class(program: str, entry_points: Sequence[str]) -> str:
     """Put functions into the class ``Solution`` if tests call nothing else (LeetCode), as PRIME's evaluation does."""
     if tuple(entry_points) != ("Solution",) or "class Solution" in program:
         return program

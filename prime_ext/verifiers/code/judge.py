@@ -16,7 +16,7 @@ _LENGTH_FACTOR, _LENGTH_MARGIN = 32, 1 << 16
 _TOLERANCE = 1e-6
 
 
-def _close(got: float, expected: float) -> bool:
+def _is_close(got: float, expected: float) -> bool:
     return math.isclose(got, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
 
 
@@ -32,7 +32,7 @@ def words_agree(got: str, expected: str) -> bool:
             return int(got) == int(expected)
         number = float(got)
         return number.is_integer() and int(number) == int(expected)
-    return _close(float(got), float(expected))
+    return _is_close(float(got), float(expected))
 
 
 def outputs_agree(got: bytes, expected: str) -> bool:
@@ -76,7 +76,7 @@ def _values_agree(got: Any, expected: Any) -> bool:
         return got is expected
     if isinstance(expected, float) and isinstance(got, int | float):
         try:
-            return (math.isnan(expected) and math.isnan(got)) or _close(got, expected)
+            return (math.isnan(expected) and math.isnan(got)) or _is_close(got, expected)
         except OverflowError:
             return False  # an integer beyond the range of floats
     if isinstance(expected, int) and isinstance(got, int | float):

@@ -52,9 +52,9 @@ def _read(test_cases: TestCases) -> Problem:
     if "public_test_cases" in test_cases:
         return _pairs(_livecodebench(test_cases))
     if "test_list" in test_cases:
-        return assertions.from_list(test_cases)
+        return assertions.read_test_list(test_cases)
     if "test" in test_cases:
-        return assertions.from_code(test_cases)
+        return assertions.read_test_code(test_cases)
     raise MalformedTests(f"test cases have keys {sorted(map(str, test_cases))[:10]}, neither inputs nor tests")
 
 
@@ -108,7 +108,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
     private = row.get("private_test_cases")
     if not isinstance(private, str):
         raise MalformedTests(f"private_test_cases must be a text, got {type(private).__name__}")
-    tests += _tests(private, "private_test_cases") if private.lstrip().startswith("[") else _packed_tests(private)
+    tests += _tests(private, "private_test_cases") if private.lstrip().startswith("[") else _unpack_tests(private)
     kind = "functional" if name else "stdin"
     other = next((test for test in tests if test.get("testtype", kind) != kind), None)
     if other is not None:
@@ -119,7 +119,7 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
 
 # Responses to one problem come one after the other, and unpacking its tests takes longer than some of them.
 @functools.lru_cache(maxsize=2)
-def _packed_tests(value: str) -> list[dict[str, Any]]:
+def _unpack_tests(value: str) -> list[dict[str, Any]]:
     try:
         packed = base64.b64decode(value, validate=True)
         unpacking = zlib.decompressobj()
@@ -128,7 +128,7 @@ def _packed_tests(value: str) -> list[dict[str, Any]]:
         raise MalformedTests(f"private_test_cases is neither JSON nor packed: {error}") from error
     if unpacking.unconsumed_tail:
         raise MalformedTests(f"private_test_cases has more than {MAX_BYTES} bytes")
-    return _tests(pickled_text(data), "private_test_cases")
+    return _tests(unpickle_text(data), "private_test_cases")
 
 
 class _TextUnpickler(pickle.Unpickler):
@@ -138,7 +138,7 @@ class _TextUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
 
-def pickled_text(data: bytes) -> str:
+def unpickle_text(data: bytes) -> str:
     """Read the text in a pickle without running it. ``MalformedTests``: it is not a pickle of one text."""
     try:
         text = _TextUnpickler(io.BytesIO(data)).load()

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
-from prime_ext.verifiers.code.extraction import as_methods, extract_program
+from prime_ext.verifiers.code.extraction import extract_program, wrap_in_class
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
 from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
@@ -88,7 +88,7 @@ class CodeVerifier:
         try:
             problem = parse_test_cases(test_cases)
             if isinstance(problem, AssertionProblem):
-                program = as_methods(program, problem.entry_points)
+                program = wrap_in_class(program, problem.entry_points)
                 number, results = 1, [await self._run_assertions(program, problem)]
             else:
                 number, results = len(problem.tests), await self._run_pairs(program, problem, reward == "all")

@@ -60,20 +60,20 @@ _UNIT_WORD = re.compile(r"\s*(/|per\s)?\s*([a-z]+)")
 
 def compare(gold: Node, answer: Node, leaf: LeafComparison) -> bool | None:
     """Compare two answers; True and False are certain, None if ``leaf`` left something undecided."""
-    gold, wanted = _by_name(gold)
-    answer, given = _by_name(answer)
+    gold, wanted = _read_by_name(gold)
+    answer, given = _read_by_name(answer)
     if wanted and given:
         same = wanted.keys() == given.keys()
-        return _in_order(list(wanted.values()), [given[name] for name in wanted], leaf) if same else False
+        return _match_members(list(wanted.values()), [given[name] for name in wanted], leaf) if same else False
     if wanted and isinstance(answer, Group) and not given and _vector(answer):
-        return _in_order(list(wanted.values()), answer.items, leaf)
+        return _match_members(list(wanted.values()), answer.items, leaf)
     if given and isinstance(gold, Group) and gold.kind == "tuple" and _vector(gold):
-        found = [_in_order(gold.items, [given[name] for name in names], leaf) for names in (given, sorted(given))]
+        found = [_match_members(gold.items, [given[name] for name in names], leaf) for names in (given, sorted(given))]
         return True if True in found else None if None in found else False
     if isinstance(gold, Equation) and isinstance(answer, Equation):
         return _compare_equations(gold, answer, leaf)
     if isinstance(answer, Equation):
-        return False if _contradictory(answer) else compare(gold, answer.value, leaf)
+        return False if _is_contradictory(answer) else compare(gold, answer.value, leaf)
     if isinstance(gold, Equation):
         return compare(gold.value, answer, leaf) if _names(gold.sides[0]) else False
     if isinstance(gold, Words) or isinstance(answer, Words):
@@ -109,7 +109,7 @@ def _names(text: str) -> bool:
     return re.search("[a-z]", _NO_VARIABLE.sub("", text)) is None
 
 
-def _by_name(node: Node) -> tuple[Node, dict[str, Node]]:
+def _read_by_name(node: Node) -> tuple[Node, dict[str, Node]]:
     """Return an answer and the values of ``a=2,b=9`` or ``(a,b)=(2,9)``; ``x_1=2,x_2=9`` is the list ``2,9``."""
     values = read_names(node)
     members = len(values)
@@ -126,7 +126,7 @@ def _number(node: Node) -> PlainNumber | None:
     return node.number if isinstance(node, Leaf) else None
 
 
-def _contradictory(equation: Equation) -> bool:
+def _is_contradictory(equation: Equation) -> bool:
     value = equation.value
     sides = [side for side in map(read_answer, equation.sides[:-1]) if _number(side) and _number(value)]
     return any(compare(value, side, undecided) is False for side in sides)
@@ -137,7 +137,7 @@ def _compare_equations(gold: Equation, answer: Equation, leaf: LeafComparison) -
         return True
     first, other = gold.sides[0], answer.sides[0]
     if not _FREE_LETTER.search("".join(gold.sides)) and not _CONSTANT_LETTER.search(first + other):
-        return False if _contradictory(answer) else compare(gold.value, answer.value, leaf)
+        return False if _is_contradictory(answer) else compare(gold.value, answer.value, leaf)
     if _names(first) and _names(other):
         if _DECORATION.sub("", first) == _DECORATION.sub("", other):
             return compare(gold.value, answer.value, leaf)
@@ -197,20 +197,20 @@ def _units_conflict(gold: str | None, answer: str | None) -> bool:
 def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | None:
     kinds = {gold.kind, answer.kind}
     if kinds == {"list"} and (labels := _labels(gold)) and labels.keys() == (others := _labels(answer)).keys():
-        return _in_order(list(labels.values()), [others[label] for label in labels], leaf)
+        return _match_members(list(labels.values()), [others[label] for label in labels], leaf)
     union = gold if gold.kind == "union" else answer
     points = [item for item in (*gold.items, *answer.items) if isinstance(item, Group) and item.kind == "tuple"]
     if kinds in ({"union", "list"}, {"union", "set"}) and union.name == "or" and len(points) == len(gold.items) * 2:
-        return _in_order(gold.items, answer.items, leaf, any_order=True)
+        return _match_members(gold.items, answer.items, leaf, any_order=True)
     if kinds in ({"ratio"}, {"matrix"}, {"congruence"}):
-        return _in_order(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
+        return _match_members(gold.items, answer.items, leaf) if gold.columns == answer.columns else False
     if kinds <= {"list", "set"}:
-        members = [_distinct(group.items) if "set" in kinds else group.items for group in (gold, answer)]
-        return _in_order(members[0], members[1], leaf, any_order=True)
+        members = [_drop_equal(group.items) if "set" in kinds else group.items for group in (gold, answer)]
+        return _match_members(members[0], members[1], leaf, any_order=True)
     if "union" in kinds and kinds <= {"union", "tuple", "interval", "set"}:
         if any(group.kind == "tuple" and len(group.items) > 2 for group in (gold, answer)):
             return False
-        same = kinds == {"union"} and _in_order(gold.items, answer.items, leaf, any_order=True)
+        same = kinds == {"union"} and _match_members(gold.items, answer.items, leaf, any_order=True)
         # Overlapping or touching parts: another way to write the same set.
         return same or leaf(gold, answer)
     if kinds <= {"tuple", "interval"}:
@@ -219,9 +219,9 @@ def _compare_groups(gold: Group, answer: Group, leaf: LeafComparison) -> bool | 
             return False
         if gold.name != answer.name and VARIABLE.fullmatch(gold.name) and VARIABLE.fullmatch(answer.name):
             return False
-        return _in_order(gold.items, answer.items, leaf)
+        return _match_members(gold.items, answer.items, leaf)
     vectors = kinds in ({"list", "tuple"}, {"tuple", "matrix"}) and _vector(gold) and _vector(answer)
-    return _in_order(gold.items, answer.items, leaf) if vectors else False
+    return _match_members(gold.items, answer.items, leaf) if vectors else False
 
 
 def _vector(group: Group) -> bool:
@@ -238,11 +238,11 @@ def _labels(group: Group) -> dict[str, Node]:
     return dict(zip(units, group.items, strict=True)) if len(set(units)) == len(units) and "" not in units else {}
 
 
-def _distinct(items: Sequence[Node]) -> Sequence[Node]:
+def _drop_equal(items: Sequence[Node]) -> Sequence[Node]:
     return [item for n, item in enumerate(items) if not any(compare(item, other, undecided) for other in items[:n])]
 
 
-def _in_order(
+def _match_members(
     gold: Sequence[Node], answer: Sequence[Node], leaf: LeafComparison, any_order: bool = False
 ) -> bool | None:
     """Match members one to one. Equality is transitive, so in any order the first match is as good as any other."""

@@ -33,7 +33,7 @@ def refusal(text: str) -> str | None:
         return "characters beyond ASCII"
     if "__" in bare:
         return "no mathematics: __"
-    if (reason := _nesting(bare)) is not None:
+    if (reason := _check_nesting(bare)) is not None:
         return reason
     if _DIGITS.search(bare):
         return f"more than {MAX_DIGITS_IN_A_ROW} digits in a row"
@@ -48,10 +48,10 @@ def refusal(text: str) -> str | None:
         return f"more than {MAX_MEMBERS} members"
     if bare.count("&") >= MAX_CELLS:
         return f"a matrix of more than {MAX_CELLS} cells"
-    return _too_large(bare)
+    return _find_too_large(bare)
 
 
-def _nesting(text: str) -> str | None:
+def _check_nesting(text: str) -> str | None:
     """Return what is wrong with brackets, of which round and square ones may be mixed."""
     text = re.sub(r"(?s)\\.", "", text)
     for _ in range(MAX_NESTING + 1):
@@ -72,7 +72,7 @@ def _group(text: str, opening: str = "([{", closing: str = ")]}") -> str:
     return text
 
 
-def _too_large(text: str) -> str | None:
+def _find_too_large(text: str) -> str | None:
     """Powers, factorials, binomials and sums whose value or length explodes. Nested powers multiply their exponents."""
     exponents: dict[int, float] = {}
     for match in re.finditer(r"[\^!]", text):
@@ -81,11 +81,11 @@ def _too_large(text: str) -> str | None:
         if match.group() == "!":
             if "!" in operand or text[index + 1 : index + 2] == "!":
                 return "nested factorials"
-            if "^" in operand or _largest(operand) > MAX_FACTORIAL:
+            if "^" in operand or _find_largest(operand) > MAX_FACTORIAL:
                 return f"a factorial beyond {MAX_FACTORIAL}!"
             continue
         exponent = _group(text[index + 1 :])
-        own = _largest(exponent)
+        own = _find_largest(exponent)
         if own and re.search(r"\^|!|\\binom", exponent):
             # A power in the exponent: a tower, unless all of it is small, as in e^{x^2} or 2^{2^3}.
             if len(_NUMBER.findall(exponent)) > 2 or own > 10:
@@ -100,12 +100,12 @@ def _too_large(text: str) -> str | None:
         both = first + _group(text[command.end() + len(first) :])
         if re.search(r"\\binom|!|\^", both):
             return "a binomial coefficient of powers, factorials or binomial coefficients"
-        if _largest(both) > MAX_BINOMIAL:
+        if _find_largest(both) > MAX_BINOMIAL:
             return f"a binomial coefficient beyond {MAX_BINOMIAL}"
-    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and _largest(text) > 100:
+    if re.search(r"\\(?:sum|prod|int)(?![a-zA-Z])", text) and _find_largest(text) > 100:
         return "a sum, product or integral with numbers beyond 100"
     return None
 
 
-def _largest(text: str) -> float:
+def _find_largest(text: str) -> float:
     return max(map(float, _NUMBER.findall(text)), default=0.0)

@@ -79,19 +79,19 @@ def _boxes(text: str, start: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def _same_statement(gap: str) -> bool:
+def _is_same_statement(gap: str) -> bool:
     return len(gap) <= 400 and not _CONCLUSION.search(gap) and not (_SENTENCE_END.search(gap) and _FILLER.sub("", gap))
 
 
-def _boxed(text: str) -> Extraction | None:
+def _find_boxed(text: str) -> Extraction | None:
     opening = _BOX.search(text)
     boxes = _boxes(text, opening.start()) if opening is not None else []
-    bare = _last(_BARE_BOX, "last box, without braces")(text[boxes[-1][2] :] if boxes else text)
+    bare = _build_finder(_BARE_BOX, "last box, without braces")(text[boxes[-1][2] :] if boxes else text)
     if bare is not None or not boxes:
         return bare
     boxes = [box for box in boxes if text[box[1] : box[2]].strip("\\ \t\n")] or boxes[-1:]
     first = len(boxes) - 1
-    while first > 0 and _same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
+    while first > 0 and _is_same_statement(text[boxes[first - 1][2] + 1 : boxes[first][0]]):
         first -= 1
     found = [text[content:close].strip() for _, content, close in boxes[first:]]
     answers: dict[str, str] = {}
@@ -105,7 +105,7 @@ def _boxed(text: str) -> Extraction | None:
     return Extraction(", ".join(answers.values()), rule)
 
 
-def _last(pattern: re.Pattern[str], rule: str) -> _Finder:
+def _build_finder(pattern: re.Pattern[str], rule: str) -> _Finder:
     def find(text: str) -> Extraction | None:
         matches = deque(pattern.finditer(text), maxlen=1)
         answer = matches[0].group(matches[0].re.groups).strip() if matches else ""
@@ -114,7 +114,7 @@ def _last(pattern: re.Pattern[str], rule: str) -> _Finder:
     return find
 
 
-def _answer_is(text: str) -> Extraction | None:
+def _find_answer_is(text: str) -> Extraction | None:
     matches = deque(_ANSWER_IS.finditer(text), maxlen=1)
     if not matches:
         return None
@@ -123,7 +123,7 @@ def _answer_is(text: str) -> Extraction | None:
     return Extraction(answer, "last 'the answer is'") if answer else None
 
 
-def _hashes(text: str) -> Extraction | None:
+def _find_hashes(text: str) -> Extraction | None:
     """Headings do not count, except "Final answer" with the answer on the next line."""
     answer = ""
     for match in _HASHES.finditer(text):
@@ -133,8 +133,8 @@ def _hashes(text: str) -> Extraction | None:
 
 
 STYLES: dict[str, tuple[_Finder, ...]] = {
-    "boxed": (_boxed,),
-    "gsm8k": (_hashes, _boxed, _answer_is),
-    "answer_is": (_answer_is,),
-    "lenient": (_hashes, _boxed, _answer_is, _last(_NUMBER, "last number")),
+    "boxed": (_find_boxed,),
+    "gsm8k": (_find_hashes, _find_boxed, _find_answer_is),
+    "answer_is": (_find_answer_is,),
+    "lenient": (_find_hashes, _find_boxed, _find_answer_is, _build_finder(_NUMBER, "last number")),
 }

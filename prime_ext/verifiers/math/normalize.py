@@ -140,7 +140,7 @@ _SECOND = re.compile(rf"(\\(?:frac|binom)\s*{_GROUP})\s*{_ARGUMENT}")
 _POWER = re.compile(rf"\^\s*(\\(?:frac|binom)\s*{_GROUP}\s*{_GROUP}|\\sqrt(?:\[[^\[\]]*\])?{_GROUP})")
 
 
-def readings(gold: str, answer: str) -> list[tuple[str, str]]:
+def list_readings(gold: str, answer: str) -> list[tuple[str, str]]:
     """Normalize both answers, once for each meaning that their commas may have, the likeliest first.
 
     ``1,000`` is 1000, or a list. ``1,5`` is a list, or 1.5 if the other answer has no comma; both are decimal commas
@@ -196,7 +196,7 @@ def _choices(match: re.Match[str]) -> str:
     return rf"\binom{{{upper or of}}}{{{lower or chosen}}}"
 
 
-def _unparameterized(text: str) -> str:
+def _drop_parameter(text: str) -> str:
     r"""Leave ``k\in\mathbb{Z}`` out and name the integer ``k``: the letter alone says that it is any integer."""
     match = _FAMILY.match(text) or _PARAMETER.search(text)
     if match is None:
@@ -214,13 +214,13 @@ def _synonym(match: re.Match[str]) -> str:
     return synonym + " " if synonym != match.group() and synonym[0] == "\\" and synonym[-1].isalpha() else synonym
 
 
-def _outside_text(change: Callable[[str], str], text: str) -> str:
+def _change_outside_text(change: Callable[[str], str], text: str) -> str:
     """Apply ``change`` to what is not inside ``\\text{}``."""
     parts = _TEXT.split(text)
     return "".join(change(part) if index % 2 == 0 else rf"\text{{{part}}}" for index, part in enumerate(parts))
 
 
-def _a_pair(match: re.Match[str]) -> bool:
+def _is_pair(match: re.Match[str]) -> bool:
     """Return whether brackets make a pair of it: "(1,200)", like "[1,200)"."""
     before, after = match.string[: match.start()].rstrip(" -"), match.string[match.end() :].lstrip()
     return before.endswith(("(", "[", "\\{")) and after.startswith((")", "]", "\\}"))
@@ -228,12 +228,12 @@ def _a_pair(match: re.Match[str]) -> bool:
 
 def _decimal_point(match: re.Match[str]) -> str:
     whole, places = match.groups()
-    if _a_pair(match) or (len(places) == 3 and whole != "0") or not places.strip("0"):
+    if _is_pair(match) or (len(places) == 3 and whole != "0") or not places.strip("0"):
         return match.group()
     return f"{whole.replace('.', '')}.{places}"
 
 
-def _tight(part: str) -> str:
+def _tighten(part: str) -> str:
     """Brace scripts and drop spaces, except between a command and a letter and between two numbers."""
     part = _SCRIPT.sub(r"\1{\2}", _POWER_IN_BRACKETS.sub(r"^{\1}", part))
     return _TIGHT.sub(lambda match: f"{match.group(1) or ''} " if match.group(1) or match.group(2) else "", part)
@@ -247,7 +247,7 @@ def _signs(text: str) -> str:
     return _CJK.sub(r"\\text{\g<0>}", text).translate(_CHARACTERS)
 
 
-def uniform(text: str) -> str:
+def unify_notation(text: str) -> str:
     """Any text, also a prompt, with signs and synonyms in one form, without commands for space and size."""
     text = _SIZE.sub(" ", _SPACING.sub(" ", _STAR.sub(r"\1}", _signs(text))))
     if "\\math" in text or "\\vec" in text or "\\hat" in text:
@@ -257,7 +257,7 @@ def uniform(text: str) -> str:
     return _BARE_TEXT.sub(r"\\text{\1}", text)
 
 
-def braced(text: str) -> str:
+def add_braces(text: str) -> str:
     """Put braces around the arguments of ``\\frac``, ``\\binom`` and ``\\sqrt`` that have none."""
     if "\\frac" not in text and "\\binom" not in text and "\\sqrt" not in text:
         return text
@@ -266,7 +266,7 @@ def braced(text: str) -> str:
     return _POWER.sub(r"^{\1}", text)
 
 
-def _rare(text: str) -> str:
+def _rewrite_rare(text: str) -> str:
     """Rewrite notations that only a few characters introduce."""
     if "." in text:
         text = _REPEATING.sub(r"\1\\overline{\2\3\4\5}", text)
@@ -276,7 +276,7 @@ def _rare(text: str) -> str:
     if "mod" in text:
         text = _MODULUS.sub(r"\\pmod{\1}", text)
     if "\\in" in text or "\\text" in text:
-        text = _unparameterized(text.replace(r"\in R", r"\in\mathbb{R}"))
+        text = _drop_parameter(text.replace(r"\in R", r"\in\mathbb{R}"))
     if "[" in text or "]" in text:
         # ]1,3[ is (1,3).
         text = _OPEN_INTERVAL.sub(lambda m: {"]": "("}.get(m[1], m[1]) + m[2] + {"[": ")"}.get(m[3], m[3]), text)
@@ -290,7 +290,7 @@ def normalize(text: str, *, thousands: bool = True) -> str:
         part = _CONNECTIVE.sub(lambda match: _MEANINGS[match.group()], part)
         part = _MIXED.sub(r"\1\\frac{\2}{\3}", part)
         if thousands:
-            part = _COMMA_THOUSANDS.sub(lambda m: m.group() if _a_pair(m) else m.group().replace(",", ""), part)
+            part = _COMMA_THOUSANDS.sub(lambda m: m.group() if _is_pair(m) else m.group().replace(",", ""), part)
         return _WORD.sub(_word, part)
 
     text = text.strip().rstrip("\\ ")
@@ -311,14 +311,14 @@ def normalize(text: str, *, thousands: bool = True) -> str:
     text = _WRAPPER.sub(" ", text).strip()
     if text.startswith("*") or text.endswith("**"):
         text = text.strip("*")
-    text = _TEXT_INDEX.sub(r"_\1\2", uniform(text))
+    text = _TEXT_INDEX.sub(r"_\1\2", unify_notation(text))
     text = _PRIME.sub(lambda match: "'" * match.group().count("prime"), text)
     text = _UNIT_FRACTION.sub(r"\\text{\1 per \2}", _RATIO_WORD.sub(":", _UNION.sub(r"\\cup ", text)))
     text = _CIRC.sub(r"\\text{degrees \1\2}", text).replace("degrees }", "degrees}")
-    text = _UNIT_PER_UNIT.sub(r"\1/\2}", _outside_text(words_and_numbers, _TEXT.sub(_text, text)))
+    text = _UNIT_PER_UNIT.sub(r"\1/\2}", _change_outside_text(words_and_numbers, _TEXT.sub(_text, text)))
     if "\\over" in text or "\\choose" in text:
         whole = _INFIX.fullmatch(f"{{{text}}}")
         text = whole.group() if whole else text
         text = _INFIX.sub(lambda m: rf"\{'frac' if m[2] == 'over' else 'binom'}{{{m[1]}}}{{{m[3]}}}", text)
-    text = _outside_text(_tight, braced(text)).strip().rstrip(".,;:? ").lstrip(" :")
-    return _rare(text).replace(_ROW, "\\\\")
+    text = _change_outside_text(_tighten, add_braces(text)).strip().rstrip(".,;:? ").lstrip(" :")
+    return _rewrite_rare(text).replace(_ROW, "\\\\")

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from prime_ext.verifiers.math.normalize import braced, normalize, uniform
+from prime_ext.verifiers.math.normalize import add_braces, normalize, unify_notation
 from prime_ext.verifiers.math.structure import Equation, Group, Leaf, Node, Relation, read_answer
 
 _OPERATION = re.compile(r"[+*/^!|=<>&:-]|sqrt|binom|sin|cos|tan|cot|log|ln|exp|sum|prod|int|gcd|lcm|max|min|floor|ceil")
@@ -20,9 +20,9 @@ _SPACES = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+|(?<=[a-zA-Z])\s+(?=\d)|(?<
 def restatement(answer: str, gold: str, prompt: str) -> str | None:
     """Return the expression that restates the problem, None without one. The answer is right, so not too complex."""
     wanted = set(_texts(gold))
-    asked = _bare(prompt)
+    asked = _strip_notation(prompt)
     for text in _texts(answer):
-        bare = _bare(text)
+        bare = _strip_notation(text)
         fraction = _FRACTION.fullmatch(bare.lstrip("-"))
         if text in wanted or not _OPERATION.search(bare.lstrip("-")):
             continue
@@ -54,7 +54,7 @@ def expressions(node: Node) -> Iterator[str]:
         yield "".join(side + operator for side, operator in zip(node.sides, (*node.operators, ""), strict=True))
 
 
-def _bare(text: str) -> str:
+def _strip_notation(text: str) -> str:
     text = re.sub(r"_\{?(\w)\}? ?(?=\d)", r"_{\1} ", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", " ".join(text.split())))
-    text = braced(uniform(text)).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
+    text = add_braces(unify_notation(text)).replace("\\cdot", "*").replace("\\text{degrees}", "^\\circ")
     return _SPACES.sub("", _IGNORED.sub("", re.sub(r"\}\s*\{", "/", text)))

@@ -151,7 +151,7 @@ def read_answer(text: str) -> Node:
         parts, _ = split(text, separators)
         parts = [part for part in parts if part]
         if len(parts) > 1:
-            items = _flat(_solution(read_answer(part)) for part in parts)
+            items = _flatten(_solution(read_answer(part)) for part in parts)
             if separators == _OR and all(isinstance(item, Group) and item.left for item in items):
                 return Group("union", items, name="or")
             return (separators != _OR and _intersection(items)) or Group("list", items)
@@ -201,7 +201,7 @@ def _strip(text: str) -> str:
     return _strip(inside) if left + right == "{}" else text
 
 
-def _flat(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def _flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Put the members of lists, also of assigned ones (``x=\\pm3``), in the place of the lists."""
     flat: list[Node] = []
     for node in nodes:
@@ -259,7 +259,7 @@ def _read_one(text: str) -> Node:
         return bracketed
     signs = text.count("\\pm")
     if 0 < signs <= 2 and "\\mp" not in text:
-        both = _flat(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-")
+        both = _flatten(read_answer(text.replace("\\pm", sign, 1).lstrip("+")) for sign in "+-")
         return Group("list", both, name="\\pm")
     parts, found = split(text, frozenset(":"))
     if found and all(parts) and "\\text" not in text:
@@ -294,7 +294,7 @@ def _read_brackets(text: str) -> Node | None:
         rows = [item.items for item in items if isinstance(item, Group) and item.left + item.right == "[]"]
         if left == "[" and len(rows) == len(items) and len({len(row) for row in rows}) == 1:
             return Group("matrix", tuple(cell for row in rows for cell in row), columns=len(rows[0]))
-        return Group(kind, _flat(items) if kind == "set" else tuple(items), left, right) if all(parts) else None
+        return Group(kind, _flatten(items) if kind == "set" else tuple(items), left, right) if all(parts) else None
     if left + right in ("(]", "[)") or not inside:
         return None
     inner = read_answer(inside)

@@ -24,7 +24,7 @@ from math_verify import verify
 from sympy.core.cache import clear_cache
 
 from prime_ext.verifiers.math.compare import compare
-from prime_ext.verifiers.math.normalize import NAMES, readings
+from prime_ext.verifiers.math.normalize import NAMES, list_readings
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import TRIGONOMETRIC, Equation, Group, Leaf, Node, Relation, read_answer
 
@@ -74,11 +74,11 @@ def _latex(text: str) -> str:
     if "\\text{degrees}" in text:
         text = text.replace("\\text{degrees}", "^{\\circ}" if TRIGONOMETRIC.search(text) else "")
     text = _CALL.sub(r"\\text{\1 at \2}", text)
-    text = _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_mixed, _LETTER_TEXT.sub(r"\1", text)))
-    return _NAME.sub(_named, text.replace("\\bmod", "\\mod "))
+    text = _PRODUCT.sub(r"\\cdot ", _MIXED.sub(_rewrite_mixed, _LETTER_TEXT.sub(r"\1", text)))
+    return _NAME.sub(_name_variable, text.replace("\\bmod", "\\mod "))
 
 
-def _named(match: re.Match[str]) -> str:
+def _name_variable(match: re.Match[str]) -> str:
     """Letters with subscripts, primes or accents, and commands without a meaning, as math-verify's ``\\variable{}``."""
     command, power = match.groups(default="")
     name = match.group().removesuffix("^")
@@ -90,7 +90,7 @@ def _named(match: re.Match[str]) -> str:
     return rf"\variable{{N{re.sub('[{} ]', '', name).encode().hex()}}}" + power
 
 
-def _mixed(match: re.Match[str]) -> str:
+def _rewrite_mixed(match: re.Match[str]) -> str:
     above, below = int(match.group(1)), int(match.group(2))
     return match.group() if above < below else rf"\cdot\frac{{{above}}}{{{below}}}"
 
@@ -165,7 +165,7 @@ def judge(gold: str, answer: str) -> tuple[str, str]:
         parse.cache_clear()
         clear_cache()
     unreadable = []
-    pairs = readings(gold, answer)
+    pairs = list_readings(gold, answer)
     for wanted, given in pairs:
         try:
             if compare(read_answer(wanted), read_answer(given), leaf):
@@ -260,13 +260,13 @@ def _value(expression: Any, point: dict[sympy.Symbol, sympy.Expr], precision: in
     return tuple(sympy.S.Zero if getattr(part, "_prec", 0) == 1 else part for part in parts)
 
 
-def _close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
+def _is_close(left: Any, right: Any, agreement: int = AGREEMENT) -> bool:
     scale = max(abs(part) for part in (*left, *right))
     difference = max(abs(left[0] - right[0]), abs(left[1] - right[1]))
     return bool(difference <= scale * sympy.Float(10, PRECISION) ** -agreement)
 
 
-def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
+def _compare_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) -> bool | None:
     """Compare two values, None if both are undefined. Large ones also to their unit digit: 2^100-2 is not 2^100-3.
 
     Raises OverflowError: they agree as far as looked at, but are too large to look further.
@@ -274,7 +274,7 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
     left, right = _value(wanted, point), _value(given, point)
     if left is None or right is None:
         return None if left is right else False
-    if not _close(left, right):
+    if not _is_close(left, right):
         return False
     size = max(abs(part) for part in left)
     digits = int(sympy.log(size, 10).evalf(10)) if size > 10**6 else 0
@@ -283,10 +283,10 @@ def _equal_at(wanted: Any, given: Any, point: dict[sympy.Symbol, sympy.Expr]) ->
     if digits > MAX_INTEGER_DIGITS:
         raise OverflowError(f"values of {digits} digits")
     left, right = (_value(side, point, PRECISION + digits) for side in (wanted, given))
-    return left is not None and right is not None and _close(left, right, AGREEMENT + digits)
+    return left is not None and right is not None and _is_close(left, right, AGREEMENT + digits)
 
 
-def _with_real_roots(side: Any) -> Any:
+def _take_real_roots(side: Any) -> Any:
     """Odd roots of real numbers are real."""
     odd = [power for power in side.atoms(sympy.Pow) if power.exp.is_Rational and power.exp.q % 2 and power.exp.q > 1]
     return side.subs({power: sympy.sign(power.base) ** power.exp.p * abs(power.base) ** power.exp for power in odd})
@@ -298,7 +298,7 @@ def _radicands(side: Any) -> list[Any]:
     return [part for part in roots + [log.args[0] for log in side.atoms(sympy.log)] if part.free_symbols]
 
 
-def _defined(radicands: list[Any], point: dict[sympy.Symbol, sympy.Expr]) -> bool:
+def _is_defined(radicands: list[Any], point: dict[sympy.Symbol, sympy.Expr]) -> bool:
     values = [_value(part, point) for part in radicands]
     return all(value is not None and value[1] == 0 and value[0] >= 0 for value in values)
 
@@ -313,25 +313,25 @@ def _expressions_equal(wanted: Any, given: Any) -> bool:
                 return wanted == given
         points = _points(wanted, given)
         if all(symbol.name != "i" for symbol in wanted.free_symbols | given.free_symbols):
-            wanted, given = _with_real_roots(wanted), _with_real_roots(given)
+            wanted, given = _take_real_roots(wanted), _take_real_roots(given)
             if any(radicands := [_radicands(side) for side in (wanted, given)]):
                 # Roots and logarithms are those of real numbers.
                 points += [{symbol: abs(value) for symbol, value in point.items()} for point in points]
-                defined = [[_defined(parts, point) for parts in radicands] for point in points]
+                defined = [[_is_defined(parts, point) for parts in radicands] for point in points]
                 if len(points[0]) == 1 and any(one != other for one, other in defined):
                     return False
                 points = [point for point, sides in zip(points, defined, strict=True) if all(sides)]
-        equal = [_equal_at(wanted, given, point) for point in points]
+        equal = [_compare_at(wanted, given, point) for point in points]
         if False in equal:
             return False
         if points and equal.count(True) >= min(3, len(points)):
             return True
-    elif any(scalars) or not (_solvable(wanted) and _solvable(given)):
+    elif any(scalars) or not (_is_solvable(wanted) and _is_solvable(given)):
         return False
     return bool(verify(wanted, given, 12, 30, allow_set_relation_comp=True, timeout_seconds=None))
 
 
-def _solvable(side: Any) -> bool:
+def _is_solvable(side: Any) -> bool:
     """Return whether sympy solves it fast, if an inequality: few absolute values, small powers, nothing else."""
     small = all(power.exp.is_Integer and abs(power.exp) < 9 for power in side.atoms(sympy.Pow) if power.free_symbols)
     functions = side.atoms(sympy.Function)
@@ -364,8 +364,8 @@ def _links_equal(wanted: _Link, given: _Link) -> bool:
     values = [(_value(left, point), _value(right, point)) for point in points]
     real = [(above[0], below[0]) for above, below in values if above and below and above[1] == below[1] == 0]
     ratios = [(above / below, 0) for above, below in real if above != 0 and below != 0]
-    if len(ratios) < min(3, len(points)) or not all(_close(ratio, ratios[0]) for ratio in ratios):
+    if len(ratios) < min(3, len(points)) or not all(_is_close(ratio, ratios[0]) for ratio in ratios):
         return False
-    if len(points) == 1 and not _close((abs(ratios[0][0]), 0), (1, 0)):
+    if len(points) == 1 and not _is_close((abs(ratios[0][0]), 0), (1, 0)):
         return False
     return (other if ratios[0][0] > 0 else _FLIPPED.get(other, other)) == operator

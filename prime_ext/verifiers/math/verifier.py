@@ -14,7 +14,7 @@ from typing import Any
 from prime_ext.verifiers.math.compare import compare, undecided
 from prime_ext.verifiers.math.complexity_limits import MAX_CHARACTERS, refusal
 from prime_ext.verifiers.math.extraction import Extraction, extract
-from prime_ext.verifiers.math.normalize import readings
+from prime_ext.verifiers.math.normalize import list_readings
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement
 from prime_ext.verifiers.math.structure import Leaf, Node, read_answer
@@ -46,7 +46,7 @@ def decide(gold: str, answer: str) -> tuple[str, str]:
     if len(answer) > 4 * MAX_CHARACTERS:
         return "wrong", f"too complex: {len(answer)} characters"
     found: bool | None = False
-    for number, (wanted, given) in enumerate(readings(gold, answer)):
+    for number, (wanted, given) in enumerate(list_readings(gold, answer)):
         if not given:
             return "wrong", "an empty answer"
         if wanted == given:

@@ -67,7 +67,7 @@ _ENVIRONMENT = {
 }
 
 
-def _readable_paths() -> list[str]:
+def _list_readable_paths() -> list[str]:
     """Return what a program needs to read for its imports."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     if "/" in prefixes:
@@ -115,7 +115,9 @@ class ServerProcess(Worker):
         """Wait for the server and try its protections in a first run; ``reason``: why the filter is missing."""
         hello = self._receive(_START_SECONDS)
         if hello is None:
-            raise SandboxUnavailable(f"the sandbox's fork server did not start: {self._said() or 'no reason given'}")
+            raise SandboxUnavailable(
+                f"the sandbox's fork server did not start: {self._read_log() or 'no reason given'}"
+            )
         with tempfile.NamedTemporaryFile(dir=self.base) as outside:
             payload = marshal.dumps({"program": _PROBE})
             execution = self.run(("program", payload, outside.name.encode(), _PROBE_LIMITS))
@@ -130,7 +132,7 @@ class ServerProcess(Worker):
             "connection": connection,
             "client": client,
             "base": self.base,
-            "readable": _readable_paths(),
+            "readable": _list_readable_paths(),
             "filter": program.hex(),
         }
         words = [sys.executable, "-s", "-X", "utf8", "-c", _BOOT, json.dumps(settings)]
@@ -155,7 +157,7 @@ class ServerProcess(Worker):
         data = self._connection.recv(1 << 16) if poll.poll(seconds * 1000) else b""
         return json.loads(data) if data else None
 
-    def _said(self) -> str:
+    def _read_log(self) -> str:
         size = os.fstat(self._log.fileno()).st_size
         tail = os.pread(self._log.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         return tail.strip().replace("\n", " | ")
@@ -174,7 +176,7 @@ class ServerProcess(Worker):
                 raise OSError("it does not answer" if self.process.poll() is None else "it ended")
             return _execution(reply, files, limits)
         except OSError as error:
-            raise Died(f"fork server: {', '.join(filter(None, (str(error), self._said())))}") from error
+            raise Died(f"fork server: {', '.join(filter(None, (str(error), self._read_log())))}") from error
         finally:
             for descriptor in files:
                 os.close(descriptor)

@@ -40,7 +40,7 @@ _DEVICES = dict.fromkeys(("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _done(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     """Return the result of a function of libc, or raise its OSError."""
     if result < 0:
         error = ctypes.get_errno()
@@ -49,11 +49,11 @@ def _done(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    _done(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+    _check_result(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
 def _landlock(number: int, *arguments: object) -> int:
-    return _done(_libc.syscall(ctypes.c_long(number), *arguments), f"Landlock system call {number}")
+    return _check_result(_libc.syscall(ctypes.c_long(number), *arguments), f"Landlock system call {number}")
 
 
 def landlock_abi() -> int:
@@ -113,7 +113,7 @@ class Confinement:
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         # Make root as weak as its files allow: no capability is left, and none can be gained.
         nothing = struct.pack("6I", *[0] * 6)
-        _done(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), nothing), "capset")
+        _check_result(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), nothing), "capset")
         # Nobody of the same user may look into or write such a process's memory through /proc.
         prctl(_PR_SET_DUMPABLE, 0)
         rights = {path: _READ if os.path.isdir(path) else _READ_FILE for path in readable} | _DEVICES
@@ -136,4 +136,4 @@ class Confinement:
             os.close(directory)
         if self._filter is not None:
             program = ctypes.byref(self._filter)
-            _done(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0), "seccomp")
+            _check_result(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), program, 0, 0), "seccomp")

@@ -54,7 +54,7 @@ def read_payload() -> dict[str, Any]:
     return payload
 
 
-def _new_module(name: str, names: dict[str, Any]) -> dict[str, Any]:
+def _make_module(name: str, names: dict[str, Any]) -> dict[str, Any]:
     module = types.ModuleType(name)
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     module.__dict__.update(names)
@@ -122,7 +122,7 @@ def _run_as_script(action: Callable[[], object]) -> None:
 
 
 def run_program(payload: dict[str, Any]) -> None:
-    _run_as_script(lambda: _run(payload["program"], "program.py", _new_module("__main__", {})))
+    _run_as_script(lambda: _run(payload["program"], "program.py", _make_module("__main__", {})))
 
 
 def run_call(payload: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def run_call(payload: dict[str, Any]) -> None:
 
 def _call(program: str, function: str, arguments: list[Any]) -> Any:
     """Call one function of the program, or of its class ``Solution``, and return the result as JSON data."""
-    names = _new_module("solution", NAMES)
+    names = _make_module("solution", NAMES)
     _run(program, "solution.py", names)
     holder = names.get("Solution")
     if isinstance(holder, type) and hasattr(holder, function):
@@ -173,7 +173,7 @@ def run_tests(payload: dict[str, Any]) -> None:
 
 
 def _tests(payload: dict[str, Any]) -> dict[str, str]:
-    names = _new_module("tests", {**_TEST_NAMES, "__builtins__": dict(vars(builtins))})
+    names = _make_module("tests", {**_TEST_NAMES, "__builtins__": dict(vars(builtins))})
     try:
         _run(payload["setup"], "setup.py", names)
         tests = compile(payload["tests"], "test.py", "exec", dont_inherit=True)
@@ -185,7 +185,7 @@ def _tests(payload: dict[str, Any]) -> dict[str, str]:
         del sys.modules[name]
     context, program, entry_points = (payload[name] for name in ("context", "program", "entry_points"))
     payload.clear()
-    solution = _new_module("solution", NAMES)
+    solution = _make_module("solution", NAMES)
     try:
         _run(context, "context.py", solution)
         _run(program, "solution.py", solution)

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from prime_ext.verifiers.code import MalformedTests, parse_test_cases, problems
-from prime_ext.verifiers.code.problems import PairProblem, pickled_text
+from prime_ext.verifiers.code.problems import PairProblem, unpickle_text
 
 STDIN = {"input": "1 2\n", "output": "3\n", "testtype": "stdin"}
 CALL = {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}
@@ -51,14 +51,14 @@ class Opens:
 
 def test_a_pickled_text_is_read_and_what_would_run_something_does_not(tmp_path):
     for text in ("", "a", "ä\n" * 300, "x" * 70_000):
-        assert pickled_text(pickle.dumps(text)) == text
+        assert unpickle_text(pickle.dumps(text)) == text
     hostile = pickle.dumps(Opens(str(tmp_path / "ran")))
     with pytest.raises(MalformedTests, match="private_test_cases is not the pickle of a text: it holds .*open"):
         parse_test_cases(row([STDIN], base64.b64encode(zlib.compress(hostile)).decode()))
     assert not list(tmp_path.iterdir())
     for data in (pickle.dumps(["[]"]), pickle.dumps(b"[]"), b"", b"\x80", b"no pickle", pickle.dumps("a")[:-1]):
         with pytest.raises(MalformedTests, match="is not the pickle of a text"):
-            pickled_text(data)
+            unpickle_text(data)
 
 
 @pytest.mark.parametrize(
