@@ -24,7 +24,7 @@ from kept_compositions import keep_compositions  # noqa: E402
 keep_compositions()
 
 # Other work on a small machine makes single examples slow; that is not a failure.
-for name, examples in (("quick", 15), ("all", 60)):
+for name, examples in (("quick", 15), ("all", 30)):
     settings.register_profile(
         name, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
     )
