@@ -46,6 +46,7 @@ def test_an_unknown_part_is_named():
 def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, model, rollout):
     """Without flash-attn, which ``pip install ".[gpu]"`` leaves out."""
     monkeypatch.delenv("VERL_PLATFORM")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "recipes.smoke.verifier")
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(runs, "find_spec", lambda name: None)
     monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: False)
@@ -55,7 +56,7 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
     (script, *words), knobs = runs.command_of(given, tmp_path / "out", rollout)
     words, name = overrides_of(calls_of(tmp_path, Path(script).name, *words, **knobs)[-1], "prime_ext.train")
     if model:
-        words += [f"data.train_files={rows}", f"data.val_files={rows}", "modules=[recipes.smoke.verifier]"]
+        words += [f"data.train_files={rows}", f"data.val_files={rows}"]
     else:
         # The script asks the interpreter for them, which is a stand-in here.
         words = [*filter(None, words), *overrides("prime", tmp_path / "inputs", steps=4, rollout=rollout)]

@@ -179,7 +179,7 @@ BROKEN = {
     "temperature must": lambda path: (path / FILE).write_text((path / FILE).read_text().replace(": 1.0", ": NaN")),
     "has the labels": lambda path: described(path, order=(1, 0, -1)),
     "takes 128 tokens": lambda path: described(path, pair_format=PairFormat(max_length=4000)),
-    "no model folder": lambda path: (path / "config.json").unlink(),
+    "not a model folder": lambda path: (path / "config.json").unlink(),
     "the tokenizer has": with_more_tokens,
 }
 
@@ -286,7 +286,7 @@ REFUSED = {
     "gave 2 scores": _each(probs=[0.5, 0.5], num_classes=2),
     "has no label map": _each(label="LABEL_0", probs=[0.5, 0.3, 0.2]),
     "another model": _each(label="1", probs=[0.5, 0.3, 0.2]),
-    "no probabilities": _each(probs=[4.0, -3.0, 0.5]),
+    "not probabilities": _each(probs=[4.0, -3.0, 0.5]),
     "is not a /classify server": lambda answer: {"text": "hello"},
     "does not answer with JSON": lambda answer: web.Response(text="<html>"),
 }

@@ -85,7 +85,7 @@ def _parse(code: str, what: str = "the tests are") -> ast.Module:
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise MalformedTests(f"{what} no Python: {error}") from error
+        raise MalformedTests(f"{what} not Python: {error}") from error
 
 
 def _names(trees: Iterable[ast.Module]) -> tuple[list[str], set[str]]:
