@@ -227,7 +227,6 @@ REFUSED = [
     # single values
     ("cpu", {"prime.filter.lower": 0.9}, None),
     ("cpu", {"prm.beta": "high"}, "prm.beta must be a valid number, got 'high'"),
-    ("pspo", {"step_scorer.dtype": 5}, None),
     # keys that nothing reads
     ("cpu", {"trainer.sav_freq": 1}, "nothing reads trainer.sav_freq=1; did you mean trainer.save_freq?"),
     ("cpu", {"total_epochs": 1}, "nothing reads total_epochs=1; did you mean trainer.total_epochs?"),
