@@ -240,7 +240,6 @@ REFUSED = [
     ("cpu", {"custom_reward_function.path": "f.py"}, "read any more; set reward.custom_reward_function.path"),
     ("cpu", {"data.max_response_length": "abc"}, None),
     ("cpu", {"trainer.logger": ["consle"]}, "got 'consle'; did you mean console?"),
-    ("cpu", {"trainer.val_before_train": "flase"}, None),
     ("cpu", {"prm.optim": None}, "prm.optim must be a section with keys such as"),
     ("cpu", {"prm.optim.lr": math.nan}, None),
     ("cpu", {f"{ACTOR}.checkpoint.save_contents": ["modle"]}, "did you mean model?"),
