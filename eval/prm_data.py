@@ -105,10 +105,10 @@ def _prmbench_rows(data: str) -> Iterator[Mapping[str, Any]]:
 
         return iter(datasets.load_dataset(PRMBENCH, split="train"))
     path = Path(data)
-    found = sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}")) if path.is_dir() else [path]
-    if not found or not found[0].is_file():
+    files = sorted(one for kind in ("jsonl", "parquet") for one in path.glob(f"*.{kind}")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
         raise RunError(f"{data} is neither a file nor a folder with .jsonl or .parquet files, nor {PRMBENCH}")
-    return chain.from_iterable(map(read_rows, found))
+    return chain.from_iterable(map(read_rows, files))
 
 
 def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
