@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_workers import with_forks
 from gloo_ranks import free_port
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -96,7 +97,7 @@ def test_a_qwen2_without_chatml_trains_on_two_nodes_and_its_checkpoint_has_the_p
     model = write_qwen2(tmp_path / "shrunk" / "inputs" / "model")
     knobs = {"RAY_ADDRESS": cluster, "NNODES": "2", "SHRINK": "1", "SHRINK_STEPS": "2", "OUTPUT_DIR": str(tmp_path)}
     command = ["bash", str(RECIPES / "prime" / "run_deepseek-r1-distill-1.5b_fsdp.sh")]
-    done = subprocess.run(command, env=ENVIRONMENT | knobs, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(command, env=with_forks(ENVIRONMENT | knobs), capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, "\n".join((done.stdout + done.stderr).splitlines()[-60:])
     metrics = read_metrics(tmp_path / "shrunk" / "metrics.jsonl")
     for step in (1, 2):

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs and Ray's workers as forks of one process that has imported torch and what else verl needs: 12 s less each.
+"""Programs and Ray's workers as forks of a process that has imported torch and verl: 14 s less each.
 
 The interpreter :func:`python` starts this file, and Ray does, in place of its workers' Python, in the environment that
 :func:`with_forks` returns. It sends arguments, environment, cores and files to a server, and lives as long as the fork.
+Ray and verl read settings when they are imported: each choice of such settings has a server of its own, a fork of the
+one that has imported the rest.
 """
 
+import atexit
 import contextlib
 import functools
+import gc
+import hashlib
 import importlib
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +27,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SOCKET = "FORKED_WORKERS_SOCKET"
-# Not Ray, which reads its settings from the environment when it is imported, and so not verl.
+SETTINGS = ("PYTHONPATH", "RAY_", "VERL_", "TQ_", "VLLM_")
+# Of these names, but read later. RAY_RAYLET_PID is read at once: each cluster has a server of its own.
+READ_LATER = ("RAY_JOB_ID", "RAY_LOCAL_WORLD_SIZE", "VERL_FILE_LOGGER_PATH")
 PRELOADED = """
 torch._dynamo tensordict torch.distributed.fsdp torch.distributed.checkpoint.state_dict datasets peft scipy.stats
 transformers.models.auto.modeling_auto transformers.modeling_utils hydra.main aiohttp fastapi uvicorn openai
@@ -31,13 +39,15 @@ transformers.models.auto.modeling_auto transformers.modeling_utils hydra.main ai
 @functools.cache
 def server_of_this_process() -> tuple[str, "subprocess.Popen[bytes]"]:
     """Start the server; returns its socket, and the process, whose input closes when this one ends."""
-    path = os.path.join(tempfile.mkdtemp(), "socket")
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = os.path.join(folder, "socket")
     known = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(64)
-        words = [sys.executable, __file__, "--serve", str(listener.fileno())]
-        return path, subprocess.Popen(words, stdin=subprocess.PIPE, env=known, pass_fds=[listener.fileno()])
+    words = [sys.executable, __file__, "--serve", path]
+    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=known)
+    assert server.stdout is not None
+    server.stdout.readline()  # the socket is there
+    return path, server
 
 
 def with_forks(environment: Mapping[str, str]) -> dict[str, str]:
@@ -65,13 +75,21 @@ def use_server(runtime_env: dict | None) -> dict:
 
 
 def ask_for_fork(path: str, words: list[str]) -> int:
-    """Let the server fork, and return the exit status of the fork."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(path)
+    """Let the server of these settings fork, and return the exit status of the fork."""
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as server:
+        first.connect(path)
+        first.sendall(json.dumps(dict(os.environ)).encode() + b"\n")
+        server.connect(first.makefile().readline().strip())
         socket.send_fds(server, [b"\0"], [0, 1, 2])
         said = [words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]
         server.sendall(json.dumps(said).encode() + b"\n")
         return int(server.makefile().readline() or 1)
+
+
+def take_environment(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
 
 
 def become(words: list[str], environment: dict[str, str], folder: str, cores: list[int]) -> None:
@@ -79,9 +97,7 @@ def become(words: list[str], environment: dict[str, str], folder: str, cores: li
     os.setsid()
     os.chdir(folder)
     os.sched_setaffinity(0, cores)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+    take_environment(environment)
     is_module = words[0] == "-m"
     sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(words[0]))
     sys.argv = words[1:] if is_module else words
@@ -89,12 +105,43 @@ def become(words: list[str], environment: dict[str, str], folder: str, cores: li
     run(sys.argv[0], run_name="__main__")
 
 
-def serve(listener: socket.socket) -> None:
-    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed."""
+def serve_settings(path: str) -> None:
+    """Tell whoever sends an environment the socket of the server of its settings, which is made if it is not there."""
     for module in PRELOADED:
         importlib.import_module(module)
+    gc.freeze()
+    servers: dict[str, int] = {}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        print(flush=True)
+        while listener in select.select([0, listener], [], [])[0]:
+            with listener.accept()[0] as asker:
+                environment = json.loads(asker.makefile().readline())
+                names = [name for name in sorted(environment) if name.startswith(SETTINGS) and name not in READ_LATER]
+                settings = repr([(name, environment[name]) for name in names])
+                own = f"{path}.{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+                if own not in servers or os.waitpid(servers[own], os.WNOHANG)[0]:
+                    Path(own).unlink(missing_ok=True)  # of a server that was killed with its forks
+                    served = socket.socket(socket.AF_UNIX)
+                    served.bind(own)
+                    served.listen(64)
+                    servers[own] = os.fork()
+                    if servers[own] == 0:
+                        take_environment(environment)
+                        importlib.import_module("verl")
+                        gc.freeze()
+                        return serve(served)
+                    served.close()
+                asker.sendall(own.encode() + b"\n")
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed. Ends with the cluster
+    that it serves."""
     askers: dict[int, socket.socket] = {}
-    while True:
+    raylet = os.environ.get("RAY_RAYLET_PID", str(os.getpid()))
+    while askers or Path("/proc", raylet).exists():
         ready, _, _ = select.select([0, listener, *askers.values()], [], [], 0.05)
         if 0 in ready:
             return
@@ -124,6 +171,6 @@ def serve(listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(socket.socket(fileno=int(sys.argv[2])))
+        serve_settings(sys.argv[2])
     else:
         sys.exit(ask_for_fork(sys.argv[1], sys.argv[2:]))
