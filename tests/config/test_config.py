@@ -2,13 +2,13 @@
 """The configuration: all of verl is there under its own name, settings have its keys, variants change what they say."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 import verl
+from forked_workers import python
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
@@ -97,7 +97,7 @@ def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
 
 @pytest.mark.slow
 def test_verls_own_command_takes_the_configuration_and_a_variant():
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
+    command = [python(), "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
     words = ["--config-name=prime_trainer", "variant=paper", "prime.process.discount=0.5", "--cfg=job"]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
     process = OmegaConf.create(done.stdout).prime.process

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_workers import python
 
 from prime_ext import doctor
 
@@ -37,7 +38,7 @@ def only_problem(capsys):
 @pytest.mark.slow
 def test_a_sound_installation_has_no_problem_but_a_short_memory(tmp_path):
     environment = os.environ | {"VERL_USE_EXTERNAL_MODULES": "prime_ext.plugin", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "prime_ext.doctor"]
+    command = [python(), "-m", "prime_ext.doctor"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     lines = done.stdout.splitlines()
     problems = [line for line in lines if line.startswith("problem: ")]

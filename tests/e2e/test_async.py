@@ -11,7 +11,7 @@ from prime_ext.utils.files import read_json
 
 pytestmark = pytest.mark.slow
 
-BATCH, STEPS, SAVED = 4, 8, 2
+BATCH, STEPS, SAVED = 4, 6, 2
 COMMON = [
     f"trainer.total_training_steps={STEPS}",
     f"trainer.save_freq={SAVED}",

@@ -3,6 +3,7 @@
 goldens.json: data by its bytes, verdicts one by one, the plan that a dry run prints, and what four methods learn in
 a few steps of examples/minimal_prime.py, which uses the functions of training."""
 
+import functools
 import hashlib
 import json
 import os
@@ -25,9 +26,18 @@ RECIPES = {
 METHODS = ("rloo", "paper", "guarded", "distilled")
 
 
+@functools.cache
+def forks() -> str:
+    """Return the interpreter of tests, whose programs start faster."""
+    sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
+    import forked_workers
+
+    return forked_workers.python()
+
+
 def call(*words: str, **environment: str) -> str:
     """Return what a command prints; it must succeed."""
-    known = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    known = os.environ | {"PYTHON": forks(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=ROOT, env=known | environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words[:4])}: {done.stderr[-2000:]}")
@@ -35,7 +45,7 @@ def call(*words: str, **environment: str) -> str:
 
 
 def python(module: str, *words: object) -> str:
-    return call(sys.executable, "-m", module, *map(str, words))
+    return call(forks(), "-m", module, *map(str, words))
 
 
 def digest(path: Path) -> str:
@@ -63,7 +73,7 @@ def verdicts() -> dict[str, str]:
 def plans() -> dict[str, list[str]]:
     """Return the lines of dry runs, less what only says that this machine lacks flash-attn."""
     found = {name: call("bash", f"recipes/{name}", *words, DRY_RUN="1", STEPS="170") for name, words in RECIPES.items()}
-    plain = {name: text.replace(sys.executable, "python").replace(str(ROOT), "") for name, text in found.items()}
+    plain = {name: text.replace(forks(), "python").replace(str(ROOT), "") for name, text in found.items()}
     return {
         name: [line for line in text.splitlines() if "flash-attn is not installed" not in line]
         for name, text in plain.items()
@@ -93,7 +103,6 @@ RUNS = {
 
 def training(folder: Path) -> dict[str, Any]:
     """Return metrics of two steps of small runs through verl's main."""
-    sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
     import e2e_harness as harness
 
     harness.write_inputs(folder)

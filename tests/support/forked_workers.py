@@ -137,8 +137,8 @@ def serve_settings(path: str) -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed. Ends with the cluster
-    that it serves."""
+    """Fork for whoever asks, and tell them how the fork ended; a fork whose asker is gone is killed. The server of a
+    cluster ends with it."""
     askers: dict[int, socket.socket] = {}
     raylet = os.environ.get("RAY_RAYLET_PID", str(os.getpid()))
     while askers or Path("/proc", raylet).exists():
