@@ -3,12 +3,14 @@
 
 import prm_rank as base  # isort: skip
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from gloo_ranks import finish
 from plain_prm import assert_rows_close, assert_updates_close, assert_weights_close, mini_batches, two_updates
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 PROGRAM = Path(__file__)
 
@@ -47,6 +49,15 @@ def main(model_path, work_dir):
     results["interleaved"] = (scores, updated, interleaved.weights())
     results["reference at the end"] = reference_worker.score(rollouts)
 
+    # Models whose output layer is their embeddings: full ones, and with adapters.
+    tied_path = Path(work_dir) / f"tied{os.environ['RANK']}"
+    LlamaForCausalLM.from_pretrained(model_path, tie_word_embeddings=True).save_pretrained(tied_path)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(tied_path)
+    for overrides in ({}, base.LORA):
+        pair = [base.Prm(tied_path, overrides | words) for words in ({}, base.CHUNKED)]
+        moved = [prm.update_and_score(rollouts, reference)[0]["grad_norm"] for prm in pair]
+        results["tied", bool(overrides)] = (moved, [prm.score(rollouts) for prm in pair])
+
     # Saved after one update, restored into a fresh worker, updated once more: as if never interrupted.
     prm = base.Prm(model_path)
     first = prm.update(rollouts, reference)
@@ -78,6 +89,13 @@ def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, plain, 
     # Four optimizer steps in float32: values near 4 agree to a few units in the sixth digit.
     assert_rows_close(found["scores"], plain["scores"], tolerance=5e-5)
     assert_weights_close(found["weights"], plain["weights"])
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_tied_models_are_scored_and_updated_alike_without_logits(results, adapter):
+    moved, scores = results["tied", adapter]
+    assert moved[1] == pytest.approx(moved[0], rel=1e-4) and min(moved[0]) > 0
+    assert_rows_close(*scores, 1e-4)
 
 
 def test_contents_of_padding_and_the_order_of_rows_change_nothing(results):
