@@ -39,7 +39,9 @@ class Case:
     def rows(self, order=None) -> RowFields:
         order = list(range(len(self.group_B))) if order is None else order
         scores = [self.score_B[order]] if self.entry.needs_scores else []
-        return self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
+        rows = self.entry.prepare(self.label_B[order], self.group_B[order], self.valid_B[order], *scores)
+        assert rows.weight_B.dtype == rows.target_B.dtype == self.label_B.dtype
+        return rows
 
     def loss(self, ratio_BT, rows: RowFields, beta, part=slice(None), **options):
         """Return the loss of a mini-batch that is the whole batch, or the part of it that a micro-batch contributes."""

@@ -218,6 +218,7 @@ def test_golden_gaussian_of_the_predecessor():
     assert gaussian(torch.tensor(list(golden))).tolist() == pytest.approx(list(golden.values()), abs=SIX)
     # The same area makes another peak.
     assert float(gaussian(one(4.0), std=1.0)) == pytest.approx(1.994711, abs=SIX)
+    assert gaussian(torch.tensor([4])).dtype == torch.float32
 
 
 @pytest.mark.parametrize(("score", "steps", "factor"), RELEASED_VALUES)

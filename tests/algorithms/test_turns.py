@@ -65,6 +65,9 @@ def test_the_reward_of_a_turn_is_paid_at_its_end_and_that_of_the_last_may_be_mis
             if kept := [t for t in turn if batch.mask_BT[row, t]]:
                 expected_BT[row, kept[-1]] = reward
     assert torch.equal(paid_BT, expected_BT)
+    assert place_turn_rewards([], batch.own_BT[:0], batch.mask_BT[:0]).shape == expected_BT[:0].shape
+    with pytest.raises(ValueError, match="longer"):
+        place_turn_rewards(rewards[:-1], batch.own_BT, batch.mask_BT)
 
 
 # ---- leave-one-out: loops ----------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 goldens.json: data by its bytes, verdicts one by one, the plan that a dry run prints, and what four methods learn in
 a few steps of examples/minimal_prime.py, which uses the functions of training."""
 
-import functools
 import hashlib
 import json
 import os
@@ -17,6 +16,9 @@ from prime_ext.verifiers.math import MathVerifier
 from recipes.studies import laboratory
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
+from forked_workers import python as forks  # noqa: E402
+
 FILE = Path(__file__).with_name("goldens.json")
 RECIPES = {
     "prime/run_eurus2-7b_fsdp.sh": (),
@@ -24,15 +26,6 @@ RECIPES = {
     "pspo_wrs/run_abel-7b_ppo_fsdp.sh": ("GAIR/Abel-7B-002", "no/step_rm", "no.parquet", "no.parquet"),
 }
 METHODS = ("rloo", "paper", "guarded", "distilled")
-
-
-@functools.cache
-def forks() -> str:
-    """Return the interpreter of tests, whose programs start faster."""
-    sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
-    import forked_workers
-
-    return forked_workers.python()
 
 
 def call(*words: str, **environment: str) -> str:

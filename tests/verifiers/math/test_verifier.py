@@ -14,6 +14,8 @@ from hostile import hostile_answers, random_hostile_answer
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import MathVerifier
+from prime_ext.verifiers.math.compare import compare, undecided
+from prime_ext.verifiers.math.structure import read_answer
 from prime_ext.verifiers.worker_pool import WorkerPool
 
 PAIRS = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
@@ -55,6 +57,11 @@ EQUAL = [
     (r"\sin\frac{\pi}{12}=\frac{\sqrt{6}-\sqrt{2}}{4}", r"\sin\frac{\pi}{12}=\frac{\sqrt{3}-1}{2\sqrt{2}}"),
     (r"x=\sqrt{8},y=3", r"y=3,x=2\sqrt{2}"),
     (r"\sqrt{2}", r"x=\sqrt{2}\approx1.41"),
+    (r"\sqrt{8}=2\sqrt{2}", r"\sqrt{4}\sqrt{2}=\sqrt{8}"),
+    ("12", "12**"),
+    (r"\text{blue}", "blue"),
+    # A word that is no known unit is not compared with units.
+    (r"5\text{ apples}", r"5\text{ km}"),
 ]
 # And predictions that look alike.
 DIFFERENT = [
@@ -78,9 +85,15 @@ def test_the_verdict_says_what_was_found_and_why(verifier):
     verdict = verifier.verify(r"Thus \boxed{\frac{1}{2}}.", "0.5")
     assert verdict.correct and verdict.extracted == r"\frac{1}{2}" and verdict.detail == "equal numbers"
     assert 0 < verdict.seconds
+    assert verifier.verify_answer(r"\sqrt{8}", r"2\sqrt{2}").detail == "algebra: equal"
     verdict = verifier.verify("I do not know.", "0.5")
     assert verdict.outcome is Outcome.NO_ANSWER and verdict.score == 0.0 and verdict.extracted is None
     assert verifier.verify("#### 18", "18", extraction="gsm8k").correct
+
+
+def test_a_list_and_a_name_differ_without_algebra_and_cases_have_two_columns():
+    assert compare(read_answer("1,2"), read_answer("x"), undecided) is False
+    assert read_answer(r"\begin{cases}1&x>0\\2&x\le0\end{cases}").columns == 2
 
 
 STUFFED = [r"\boxed{A or B or C or D}", r"\boxed{A}\boxed{B}\boxed{C}\boxed{D}", "\\boxed{A}\n\\boxed{B}\n\\boxed{C}"]
