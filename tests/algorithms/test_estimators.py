@@ -148,7 +148,7 @@ def test_the_advantage_of_process_rewards_is_that_of_the_loops(name, batch, data
     options |= given_fields(batch, seed)
     source = RewardSource(torch.where(paid_BT.bool(), batch.reward_BT, NAN), paid_BT, estimator=name, **options)
     result_BT = combine_sources({"process": source}, batch.mask_BT, batch.group_B, False)[0]
-    torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(result_BT, by_loops(batch, source), atol=1e-10, rtol=1e-10)
 
 
 # ---- edges common to all -----------------------------------------------------------------------------------------

@@ -208,8 +208,6 @@ FINE = [
     ("gpu", {**EIGHT, **GAE, "prime.process.estimator": "gae"}),
     ("cpu", {"prime.outcome.estimator": "reinforce_plus_plus"}),
     ("cpu", {**CHAIN, "prime.process.accumulation.reward_position": "step_ends"}),
-    ("cpu", LOOP),
-    ("cpu", {"prm.reference": "base", "prm.model.lora_rank": 8}),
     ("cpu", {"actor_rollout_ref.model.path": "org/model", "data.train_files": "hdfs://somewhere/train.parquet"}),
     ("cpu", SEPARATE),
     ("cpu", {**FRACTION, "prm.loss": "nca"}),
@@ -274,7 +272,6 @@ REFUSED = [
     # PSPO-WRS and step scorers
     ("scored", {"step_scorer.model_path": None}, None),
     ("scored", {"step_scorer.pair_format": {"x": 1}}, "step_scorer.pair_format.x"),
-    ("pspo", {**SERVER, "step_scorer.attempts": 0}, None),
     ("pspo", SERVER, "step_scorer.address is not set"),
     ("pspo", {**SERVER, "step_scorer.address": "127.0.0.1:9"}, "step_scorer.address: http://127.0.0.1:9/c"),
     ("pspo", {**OF_VERL, **UNPRICED}, "pspo.accumulation=null pays within"),

@@ -17,6 +17,7 @@ from prime_ext.verifiers.math.complexity_limits import refusal
         ("2^{2^{99}}", "tower"),
         ("((9^{9})^{9999})^{9999}", "beyond 5000"),
         ("x^{-99999}", "beyond 5000"),
+        ("2^{x^{10}}", "beyond 5000"),
         ("(10!)!", "nested factorials"),
         ("10!!", "nested factorials"),
         ("1000!", "beyond 200!"),

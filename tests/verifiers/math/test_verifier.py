@@ -59,7 +59,8 @@ EQUAL = [
     (r"\sqrt{2}", r"x=\sqrt{2}\approx1.41"),
     (r"\sqrt{8}=2\sqrt{2}", r"\sqrt{4}\sqrt{2}=\sqrt{8}"),
     ("12", "12**"),
-    (r"\text{blue}", "blue"),
+    (r"(3,\infty)", r"3<X<\infty"),
+    ("X,-X", r"\pm X"),
     # A word that is no known unit is not compared with units.
     (r"5\text{ apples}", r"5\text{ km}"),
 ]
@@ -69,6 +70,7 @@ DIFFERENT = [
     ("60 km/h", "60 km/min"),
     (r"(3,\infty)", r"\{2x:x>3\}"),
     ("5", "(5]"),
+    ("east", "seat"),
     ("7", r"7=8\approx8.1"),
     # Not a unit but a sentence.
     ("5", r"5\text{ of them are still here today}"),
