@@ -61,7 +61,7 @@ EQUAL = [
     ("12", "12**"),
     (r"(3,\infty)", r"3<X<\infty"),
     ("X,-X", r"\pm X"),
-    # A word that is no known unit is not compared with units.
+    # An unknown unit is not compared with known ones.
     (r"5\text{ apples}", r"5\text{ km}"),
 ]
 # And predictions that look alike.
