@@ -120,9 +120,8 @@ def test_an_unusable_gold_answer_is_the_graders_failure(verifier, gold):
 @pytest.mark.slow
 def test_hostile_answers_neither_hang_nor_pass_nor_run(verifier, payload_marker):
     golds = ("5", r"\frac{\sqrt{3}}{2}", r"\sqrt{2}+x", r"(-\infty,3]", r"\text{east}", "1,2")
-    # Every answer against every other gold answer: one that equals none of them costs the most time.
-    for number, answer in enumerate(hostile_answers(str(payload_marker))):
-        for gold in golds[number % 2 :: 2]:
+    for gold in golds:
+        for answer in hostile_answers(str(payload_marker)):
             started = time.process_time()
             for verdict in (verifier.verify_answer(answer, gold), verifier.verify(rf"\boxed{{{answer}}}", gold)):
                 assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (answer[:80], gold, verdict)
