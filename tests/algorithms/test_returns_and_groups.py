@@ -85,6 +85,10 @@ def test_the_bounds_are_inclusive_with_five_rollouts(correct, verdict):
     assert BAND.classify([1.0] * correct + [0.0] * (5 - correct), [False] * 5) == verdict
 
 
+def test_a_mean_within_the_rounding_of_a_bound_is_kept():
+    assert {BAND.classify([mean], [False]) for mean in (BAND.lower - 1e-6, BAND.upper + 1e-6)} == {KEPT}
+
+
 def pairs(accuracy, total=10.0):
     return PairCount(accuracy * total, total)
 

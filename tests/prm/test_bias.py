@@ -43,6 +43,7 @@ def main(model_path, work_dir):
 
     for name, overrides in VARIANTS.items():
         prm = base.Prm(model_path, {**overrides, **BIAS})
+        results["at first"] = prm.worker.bias_value()
         # The second one comes too late.
         prm.worker.start_bias(MEAN_OUTCOME)
         prm.worker.start_bias(0.9)
@@ -123,7 +124,8 @@ def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
     assert_plain_loop(model_path, rollouts, results["replayed"], batches=batches)
 
 
-def test_it_is_the_same_on_all_ranks(runs):
+def test_it_is_0_at_first_and_the_same_on_all_ranks(runs):
+    assert runs[1][0]["at first"] == 0
     assert len(set(runs[2][0]["of all ranks"])) == 1
 
 

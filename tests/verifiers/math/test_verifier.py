@@ -60,7 +60,7 @@ EQUAL = [
     (r"\sqrt{8}=2\sqrt{2}", r"\sqrt{4}\sqrt{2}=\sqrt{8}"),
     ("12", "12**"),
     (r"(3,\infty)", r"3<X<\infty"),
-    ("X,-X", r"\pm X"),
+    ("X+1,X-1", r"X\pm 1"),
     # An unknown unit is not compared with known ones.
     (r"5\text{ apples}", r"5\text{ km}"),
 ]
