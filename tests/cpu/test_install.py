@@ -32,8 +32,7 @@ def run_python(code, **environment):
 @pytest.mark.slow
 def test_everything_is_registered_lazily_and_never_after_the_workers():
     code = """
-import sys
-import wrapt
+import pickle, sys, wrapt
 import prime_ext.cpu.install as cpu
 cpu.install(); cpu.install()
 list(map(wrapt.register_post_import_hook, cpu.ROLLOUT_HOOKS.values(), cpu.ROLLOUT_HOOKS))
@@ -44,7 +43,6 @@ assert (get_device_name(), get_nccl_backend()) == ("cpu", "gloo")
 assert torch.zeros(1).to(get_device_id()).device.type == "cpu"
 assert torch.device(f"{get_device_name()}:{get_device_id()}") == torch.device("cpu:0")
 assert get_torch_device().max_memory_allocated() == 0
-import pickle
 assert f"{pickle.loads(pickle.dumps(get_device_id()))}" == "0"
 from verl.workers.engine import EngineRegistry
 for model_type, name in (("language_model", "CPUEngineWithLMHead"), ("value_model", "CPUEngineWithValueHead")):

@@ -349,8 +349,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPT = """
 from plan_memory_16_bit import planned, traced
 for choices in ((False, False), (True, True), (True, False)):
-    case = ("Qwen2.5-0.5B-Instruct", 4096, *choices)
-    print(planned(*case) / traced(*case))
+    print(planned("Qwen2.5-0.5B-Instruct", 4096, *choices) / traced("Qwen2.5-0.5B-Instruct", 4096, *choices))
 """
 
 
