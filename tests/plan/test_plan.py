@@ -349,14 +349,17 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPT = """
 from plan_memory_16_bit import planned, traced
 for choices in ((False, False), (True, True), (True, False)):
-    print(planned("Qwen2.5-0.5B-Instruct", 4096, *choices) / traced("Qwen2.5-0.5B-Instruct", 4096, *choices))
+    print(planned("MODEL", 4096, *choices) / traced("MODEL", 4096, *choices))
 """
 
 
 @pytest.mark.slow
-def test_activations_are_right_to_one_percent_and_never_too_small_by_more():
-    """In a process of its own, because the benchmark replaces functions of transformers."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=BENCHMARKS, capture_output=True, text=True, timeout=600)
+def test_activations_are_right_to_one_percent_and_never_too_small_by_more(tmp_path):
+    """In a process of its own, because the benchmark replaces functions of transformers; with a third of the layers."""
+    config = (BENCHMARKS.parents[1] / "recipes/model_configs/Qwen2.5-0.5B-Instruct/config.json").read_text()
+    (tmp_path / "config.json").write_text(config.replace('"num_hidden_layers": 24', '"num_hidden_layers": 8'))
+    script = SCRIPT.replace("MODEL", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], cwd=BENCHMARKS, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     forward, recomputed, kept = map(float, done.stdout.split())
     assert kept == pytest.approx(1, abs=0.01)

@@ -92,9 +92,8 @@ def main(model_path, work_dir):
             (updated(each, rollouts, reference), updated(each, rollouts, reference), each.weights())
             for each in (prm, restored)
         ]
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, prm.worker.bias_value())
-    results["of all ranks"] = values
+    results["of all ranks"] = [None] * dist.get_world_size()
+    dist.all_gather_object(results["of all ranks"], prm.worker.bias_value())
     finish(results, work_dir)
 
 
@@ -125,8 +124,7 @@ def test_replayed_rollouts_count_as_much_as_new_ones(results, model_path):
 
 
 def test_it_is_0_at_first_and_the_same_on_all_ranks(runs):
-    assert runs[1][0]["at first"] == 0
-    assert len(set(runs[2][0]["of all ranks"])) == 1
+    assert runs[1][0]["at first"] == 0 and len(set(runs[2][0]["of all ranks"])) == 1
 
 
 def test_it_skips_the_steps_that_the_engine_skips(results):
