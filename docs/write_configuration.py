@@ -39,8 +39,7 @@ keep their meaning. Sections are chosen whole, with the keys that the choice rea
 
 ## Variants
 
-What each variant runs with; a dash: the key is not there. `python -m prime_ext.train --cfg=job variant=paper` prints
-all keys.
+What each variant runs with; a dash: the key is not there. `prime-ext config variant=paper` prints all keys.
 
 """
 OTHERS = ("step_scorer", "on_policy_distillation")

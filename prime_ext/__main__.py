@@ -7,6 +7,7 @@ import sys
 # Module and what it does, by name.
 COMMANDS = {
     "train": ("prime_ext.train", "PRIME and PSPO-WRS through verl; words are overrides of its configuration"),
+    "config": ("prime_ext.train", "print the configuration that a variant and other overrides give, verl's keys too"),
     "offline-prm": ("prime_ext.offline_prm", "train an implicit PRM from labeled responses"),
     "step-rm": ("prime_ext.step_rm.train", "train a step reward model"),
     "doctor": ("prime_ext.doctor", "what is installed and what is missing; --plan: memory and hours of a run"),
@@ -24,7 +25,8 @@ def main() -> None:
         raise SystemExit(0 if words else 2)
     if words[0] not in COMMANDS:
         raise SystemExit(f"prime-ext: {words[0]} is not a command; they are {', '.join(COMMANDS)}")
-    sys.argv = [f"prime-ext {words[0]}", *words[1:]]
+    printing = ["--cfg=job"] if words[0] == "config" else []
+    sys.argv = [f"prime-ext {words[0]}", *printing, *words[1:]]
     runpy.run_module(COMMANDS[words[0]][0], run_name="__main__", alter_sys=False)
 
 

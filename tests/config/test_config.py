@@ -96,12 +96,12 @@ def test_every_key_has_a_field_and_every_field_a_key(variant, cpu):
 
 
 @pytest.mark.slow
-def test_verls_own_command_takes_the_configuration_and_a_variant():
-    command = [python(), "-m", "verl.trainer.main_ppo", "--config-path=pkg://prime_ext.config"]
-    words = ["--config-name=prime_trainer", "variant=paper", "prime.process.discount=0.5", "--cfg=job"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
-    process = OmegaConf.create(done.stdout).prime.process
-    assert (process.gate, process.discount) == (None, 0.5)
+def test_verls_own_command_and_ours_print_the_configuration_of_a_variant():
+    verls = "verl.trainer.main_ppo --config-path=pkg://prime_ext.config --config-name=prime_trainer --cfg=job".split()
+    for command in (verls, ["prime_ext", "config"]):
+        words = [python(), "-m", *command, "variant=paper", "prime.process.discount=0.5"]
+        process = OmegaConf.create(subprocess.check_output(words, text=True)).prime.process
+        assert (process.gate, process.discount) == (None, 0.5)
 
 
 # ---- variants ------------------------------------------------------------------------------------------------------

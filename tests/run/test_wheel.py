@@ -91,7 +91,7 @@ print(prime_ext.__file__, compose_config("prime_trainer_cpu", []).prm.loss)
 
 @pytest.mark.slow
 def test_every_command_has_help_and_others_are_named(installed, tmp_path):
-    for command in ("train", "offline-prm", "step-rm", "doctor", "export"):
+    for command in ("train", "config", "offline-prm", "step-rm", "doctor", "export"):
         done = run(installed, tmp_path, "-m", "prime_ext", command, "--help")
         assert done.returncode == 0 and len(done.stdout.splitlines()) > 3, done.stderr[-2000:]
     done = run(installed, tmp_path, "-m", "prime_ext", "trian")
