@@ -132,34 +132,33 @@ def ray_was_too_slow(output: Path, begin: int) -> bool:
     return b"The current node timed out during startup" in (output / "log.txt").read_bytes()[begin:]
 
 
-def run_killed_while_saving(inputs: Path, output: Path, overrides: list[str], whole: int, torn: int) -> None:
-    """Kill a run (SIGKILL) while it writes the checkpoint of step ``torn``, with that of step ``whole`` complete. Its
-    processes are looked up before, because that takes as long as a small checkpoint."""
+def run_copied_while_saving(inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any) -> None:
+    """Run to the end, and copy to ``copy`` what a kill (SIGKILL) would leave while the checkpoint of step ``torn`` is
+    written, with that of step ``whole`` complete: all processes stand still meanwhile. They are looked up before,
+    because that takes as long as a small checkpoint."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)
-        process = start(inputs, output, overrides)
-        # Ray's workers have sessions of their own and would live on for a while: kill all forks and what they started.
+        process = start(inputs, output, **options)
+        # Ray's workers have sessions of their own: stop all forks and what they started.
         tree = psutil.Process(server_of_this_process()[1].pid)
         wait_for(saved / MARKER, process)
         members = [] if process.poll() is not None else tree.children(recursive=True)
         wait_for(saving, process)
-        if process.poll() is not None:
-            assert ray_was_too_slow(output, begin), (output / "log.txt").read_text(errors="replace")[-6000:]
-            continue
-        for member in members:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member.pid, signal.SIGKILL)
-        # Processes that have started since are killed, too.
-        for later in tree.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                later.kill()
-        process.wait()
-        if not (saving / MARKER).exists():
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for member in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, number)
+            if number == signal.SIGSTOP and saving.exists():
+                shutil.copytree(output, copy)
+        status = process.wait(TIMEOUT)
+        assert status == 0 or ray_was_too_slow(output, begin), (output / "log.txt").read_text(errors="replace")[-6000:]
+        if copy.exists() and not (copy / saving.relative_to(output) / MARKER).exists():
             return
-        # On a busy machine the signal may come when all is saved, which proves nothing.
-        shutil.rmtree(output)
-    raise AssertionError("five times the run was killed too late to prove anything")
+        # On a busy machine they may be stopped when all is saved, which proves nothing.
+        for folder in (output, copy):
+            shutil.rmtree(folder, ignore_errors=True)
+    raise AssertionError("five times the copy was made too late to prove anything")
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:

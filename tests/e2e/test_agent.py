@@ -55,7 +55,7 @@ def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):
     assert "Traceback" not in (run_dir / "log.txt").read_text()
     for role in ("policy", "prm"):
         words = [str(run_dir / "checkpoints"), str(run_dir / role), "--role", {"policy": "actor"}.get(role, role)]
-        subprocess.run([python(), "-m", export.__name__, *words], check=True, cwd=ROOT)
+        assert export.main(words) == 0
     write_json(run_dir / "evaluation_after.json", evaluate(run_dir / "policy", run_dir / "data" / "test.parquet"))
     summary = report(run_dir)
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5

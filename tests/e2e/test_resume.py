@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is killed while it saves, and started again, equals the run that was left alone, and can be exported.
-It is PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of the policy, the
-gate and the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
+"""A run that is killed while it saves goes on as the run that was left alone, and can be exported. It is
+PRIME-D with all that its PRM can be trained on: besides models and optimizers, the average of the policy, the gate and
+the PRM's bias go on. PSPO-WRS: tests/recipes/test_pspo_cpu.py."""
 
 import subprocess
 
@@ -35,15 +35,15 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return folders of the run left alone (verl's stock command) and of the one that was killed and started again."""
+    """Return folders of the run left alone (verl's stock command), and of what it left while it saved, continued."""
     base = tmp_path_factory.mktemp("resume")
     inputs = base / "inputs"
     harness.write_inputs(inputs)
-    alone, killed = base / "alone", base / "killed"
-    harness.run(inputs, alone, OVERRIDES, module="verl.trainer.main_ppo")
-    harness.run_killed_while_saving(inputs, killed, OVERRIDES, whole=1, torn=2)
-    harness.run(inputs, killed, OVERRIDES)
-    return alone, killed
+    alone, copy = base / "alone", base / "copy"
+    stock = {"overrides": OVERRIDES, "module": "verl.trainer.main_ppo"}
+    harness.run_copied_while_saving(inputs, alone, copy, whole=1, torn=2, **stock)
+    harness.run(inputs, copy, OVERRIDES)
+    return alone, copy
 
 
 def test_it_resumes_from_the_last_whole_checkpoint_and_ends_as_the_run_that_was_left_alone(runs):
