@@ -20,7 +20,8 @@ DOCS = "docs/"
 REPOSITORY = "repository/"
 # Public modules; a package stands for all its modules.
 API = ("prime_ext.algorithms", "prime_ext.config.settings", "prime_ext.config.reward_settings", "prime_ext.tasks",
-       "prime_ext.verifiers.verdict", "prime_ext.verifiers.sandbox", "prime_ext.generate.tool_agent_loop")  # fmt: skip
+       "prime_ext.verifiers.verdict", "prime_ext.verifiers.sandbox",
+       "prime_ext.verl_adapter.tool_agent_loop")  # fmt: skip
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:func|class|data|mod|meth|attr):<code>~?(?:[\w.]+\.)?([\w]+)</code>")

@@ -21,8 +21,8 @@ import torch
 
 from prime_ext.config.asynchronous import PRIME_MODES, PSPO_MODES
 from prime_ext.config.modules import PLUGIN, VARIABLE
-from prime_ext.cpu import is_active
 from prime_ext.verifiers.sandbox.client import SandboxUnavailable, find_protection
+from prime_ext.verl_adapter.cpu import is_active
 
 SUPPORTED_VERL = "0.9.1"
 PLUGIN_NAME = "prime_ext"

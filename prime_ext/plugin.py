@@ -12,9 +12,9 @@ warnings.filterwarnings("ignore", r"\w+ engine is not available", UserWarning, r
 
 import wrapt  # noqa: E402
 
-from prime_ext.cpu import is_active  # noqa: E402
-from prime_ext.cpu.install import ROLLOUT_HOOKS, install  # noqa: E402
-from prime_ext.verl_adapter import agent_loop, monkey_patch  # noqa: E402
+from prime_ext.verl_adapter.cpu import is_active  # noqa: E402
+from prime_ext.verl_adapter.cpu.install import ROLLOUT_HOOKS, install  # noqa: E402
+from prime_ext.verl_adapter.patches import agent_loop, monkey_patch  # noqa: E402
 
 if is_active():
     install()
@@ -27,4 +27,4 @@ for module, hook in HOOKS.items():
     wrapt.register_post_import_hook(hook, module)
 
 import prime_ext.reward.managers  # noqa: E402
-import prime_ext.trainer.modes  # noqa: E402, F401
+import prime_ext.verl_adapter.trainers  # noqa: E402, F401

@@ -57,7 +57,7 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     device = choose_device(overrides)
     if device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"
-        from prime_ext.cpu.install import install
+        from prime_ext.verl_adapter.cpu.install import install
 
         install()
     config = compose_config("offline_prm_cpu" if device == "cpu" else "offline_prm", overrides)

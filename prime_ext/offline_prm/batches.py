@@ -11,7 +11,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
 from prime_ext.offline_prm.data import Example, Group
-from prime_ext.prm.worker import ROW
+from prime_ext.prm.loss import ROW
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
 

@@ -22,10 +22,11 @@ from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_
 from prime_ext.offline_prm.data import Group
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
 from prime_ext.offline_prm.settings import OfflineSettings
-from prime_ext.prm.worker import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, ImplicitPRMWorker, PRMLoss
+from prime_ext.prm.loss import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss
 from prime_ext.run.checkpoint import mark_incomplete, prune
 from prime_ext.run.training import Checkpoints, checkpoint_step
 from prime_ext.utils.text_tokens import TextEncoder
+from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 _SHOWN = ("train/loss", "train/pair_accuracy", "val/pair_accuracy")
 _SCORE_OPTIONS = {OUTPUT_FIELD: "out", "calculate_entropy": False, "compute_loss": False, "temperature": 1.0}

@@ -11,7 +11,7 @@ from prime_ext.config.reward_settings import GROUP_ESTIMATORS, OUTCOME_ESTIMATOR
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.preflight.machine import check_name
 
-# verl's, and prime_ext.cpu's.
+# verl's, and prime_ext.verl_adapter.cpu's.
 SINGLE_TURN_LOOPS = ("single_turn_agent", "seeded_single_turn_agent")
 TOOL_LOOPS = ("tool_agent", "bounded_tool_agent", "seeded_tool_agent")
 # Estimators that verl's V1 trainer names but gives less than they need.

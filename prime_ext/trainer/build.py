@@ -9,8 +9,8 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.config.settings import PrimeSettings, PRMSettings, TrainedPRMSettings, forward_tokens
+from prime_ext.trainer.companion import PolicyAverage
 from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, TrainedPRM
-from prime_ext.trainer.policy_loss import PolicyAverage
 
 WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
 

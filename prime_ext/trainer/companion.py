@@ -5,11 +5,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import ray
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.workers.config import TrainingWorkerConfig
 
-from prime_ext.prm.worker import ImplicitPRMWorker
+from prime_ext.trainer.step import AVERAGE_ROLE
+
+# Name of the worker group of the average.
+AVERAGE_GROUP = "avgpolicy"
 
 
 class Companion:
@@ -27,9 +29,9 @@ class Companion:
         """Return what a group's worker is told in addition to its configuration."""
         raise NotImplementedError
 
-    def worker_classes(self) -> dict[str, RayClassWithInitArgs]:
-        """Return classes to add to the policy's worker processes, by group."""
-        worker, models = ray.remote(ImplicitPRMWorker), self.models.items()
+    def worker_classes(self, worker: Any) -> dict[str, RayClassWithInitArgs]:
+        """Return what to add to the policy's worker processes, by group; ``worker`` is the class for Ray."""
+        models = self.models.items()
         return {name: RayClassWithInitArgs(cls=worker, config=one, **self.worker_options(name)) for name, one in models}
 
     def attach(self, actor_group: Any) -> None:
@@ -53,3 +55,29 @@ class Companion:
         if not os.path.isdir(own):
             raise FileNotFoundError(f"the checkpoint has no {own}; it was saved with {self.saved_with}")
         self.group.load_checkpoint(local_path=own, del_local_after_load=delete_after_load)
+
+
+class PolicyAverage(Companion):
+    """The running average of the policy's weights (``prime.anchor``), in the policy's worker processes.
+
+    ``model`` is the configuration of its worker, ``decay`` the weight of the past.
+    """
+
+    checkpoint_folder = "policy_average"
+    saved_with = "prime/anchor=none"
+
+    def __init__(self, model: TrainingWorkerConfig, decay: float):
+        self.models = {AVERAGE_GROUP: model}
+        self.decay = decay
+
+    def worker_options(self, group: str) -> dict[str, Any]:
+        return {"role": AVERAGE_ROLE}
+
+    def attach(self, actor_group: Any) -> None:
+        """Build the average, equal to the policy, whose engine has to be known already (``install_targets``)."""
+        super().attach(actor_group)
+        self.group.average_weights("policy", 0.0)
+
+    def follow(self) -> None:
+        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
+        self.group.average_weights("policy", self.decay)

@@ -25,10 +25,10 @@ from prime_ext.algorithms.implicit_reward import log_ratio, process_rewards
 from prime_ext.algorithms.prm_accuracy import PairCount, absolute_accuracy
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.settings import STEPS_PER_MEASUREMENT, PrimeSettings, PRMSettings, TrainedPRMSettings
-from prime_ext.prm import worker as fields
+from prime_ext.prm import loss as fields
+from prime_ext.prm.loss import PRMLoss
 from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.prm.worker import PRMLoss
 from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.rollouts import Rollouts
 from prime_ext.trainer.scorer import Scored, measure_pairs, measure_sums

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements for parts of verl, vLLM or Python: a file for each patched module; README.md has the table."""
+"""Trainers, workers, the policy's loss, CPU mode and patches: all that touches verl's insides (README.md)."""

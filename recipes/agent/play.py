@@ -27,14 +27,14 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
-from prime_ext.cpu.agent_loop import SeededToolAgentLoop
-from prime_ext.cpu.rollout_server import TransformersServer
 from prime_ext.generate.local_model import find_model
-from prime_ext.generate.tool_agent_loop import FAILED
-from prime_ext.generate.tool_agent_loop import FIELD as CALLS
 from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD
 from prime_ext.tasks.calculator_tool import OUTCOMES
 from prime_ext.tasks.last_digit_chain import outcome_reward
+from prime_ext.verl_adapter.cpu.agent_loop import SeededToolAgentLoop
+from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
+from prime_ext.verl_adapter.tool_agent_loop import FAILED
+from prime_ext.verl_adapter.tool_agent_loop import FIELD as CALLS
 from recipes.quickstart.evaluate import HeldOutProblem, accuracy, evaluate_decodings, load_problems, write_evaluation
 from recipes.run_statistics import series
 

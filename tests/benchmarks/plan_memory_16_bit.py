@@ -25,7 +25,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from prime_ext.algorithms import chunked_log_probs
 from prime_ext.plan.memory import Engine, pass_memory, read_shape
-from prime_ext.verl_adapter.monkey_patch import bind_chunked
+from prime_ext.verl_adapter.patches.monkey_patch import bind_chunked
 
 GIB, ATTENTION = 2**30, "kept_once"
 CONFIGS = harness.ROOT / "recipes" / "model_configs"

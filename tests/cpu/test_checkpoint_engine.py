@@ -6,7 +6,7 @@ import asyncio
 import pytest
 import torch
 
-from prime_ext.cpu.checkpoint_engine import TCPCheckpointEngine
+from prime_ext.verl_adapter.cpu.checkpoint_engine import TCPCheckpointEngine
 
 WEIGHTS = [("a", torch.randn(3, 4)), ("b", torch.randn(5).bfloat16()), ("c", torch.arange(7))]
 WEIGHTS += [("scalar", torch.tensor(2.5)), ("empty", torch.zeros(0, 3)), ("d", torch.randn(40, 10))]

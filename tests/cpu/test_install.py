@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from prime_ext.cpu.engine import CPUEngineWithLMHead, CPUEngineWithValueHead
-from prime_ext.verl_adapter import vllm_layers_utils
+from prime_ext.verl_adapter.cpu.engine import CPUEngineWithLMHead, CPUEngineWithValueHead
+from prime_ext.verl_adapter.patches import vllm_layers_utils
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -33,7 +33,7 @@ def run_python(code, **environment):
 def test_everything_is_registered_lazily_and_never_after_the_workers():
     code = """
 import pickle, sys, wrapt
-import prime_ext.cpu.install as cpu
+import prime_ext.verl_adapter.cpu.install as cpu
 cpu.install(); cpu.install()
 list(map(wrapt.register_post_import_hook, cpu.ROLLOUT_HOOKS.values(), cpu.ROLLOUT_HOOKS))
 assert "verl.workers.engine" not in sys.modules and "verl.trainer" not in sys.modules, "install() has to stay cheap"
@@ -55,9 +55,9 @@ assert get_rollout_class("transformers").__name__ == "TransformersServerAdapter"
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 assert "seeded_single_turn_agent" in _agent_loop_registry
 import verl.workers.engine_workers as workers
-assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.verl_adapter.distributed"
+assert workers.initialize_global_process_group_ray.__module__ == "prime_ext.verl_adapter.patches.distributed"
 print("registered")
-del sys.modules["prime_ext.cpu.platform"]
+del sys.modules["prime_ext.verl_adapter.cpu.platform"]
 cpu.install()  # too late
 """
     result = run_python(code)
@@ -68,7 +68,7 @@ cpu.install()  # too late
 @pytest.mark.slow
 def test_a_process_without_the_variable_is_left_alone():
     code = """
-import prime_ext.cpu as cpu
+import prime_ext.verl_adapter.cpu as cpu
 assert not cpu.is_active()
 import verl
 from verl.plugin.platform import PlatformRegistry

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from prime_ext.cpu.agent_loop import sample_seed
-from prime_ext.cpu.rollout_server import TransformersServer, build_request
-from prime_ext.cpu.weights import WeightLoader, pack_in_buckets
 from prime_ext.generate.generation import stable_seed
+from prime_ext.verl_adapter.cpu.agent_loop import sample_seed
+from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer, build_request
+from prime_ext.verl_adapter.cpu.weights import WeightLoader, pack_in_buckets
 
 PROMPT = [5, 6, 7, 8]
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}

@@ -16,7 +16,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from prime_ext.config.compose import compose_config
-from prime_ext.generate.tool_agent_loop import (
+from prime_ext.verl_adapter.tool_agent_loop import (
     COUNTED,
     FIELD,
     MOST_HANGING,

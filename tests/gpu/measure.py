@@ -47,8 +47,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # 
 
 from prime_ext.plan.memory import Engine, adapter_weights, engine_memory, read_shape  # noqa: E402
 from prime_ext.plan.run import DEVICES, UTILIZATION, pass_flops  # noqa: E402
-from prime_ext.prm.engines import _ENGINES  # noqa: E402
 from prime_ext.utils.files import write_json  # noqa: E402
+from prime_ext.verl_adapter.worker_engines import _ENGINES  # noqa: E402
 
 CUDA = engines.get_device_name() == "cuda"
 DEVICE = torch.device("cuda" if CUDA else "cpu")

@@ -14,7 +14,7 @@ from prime_ext.algorithms.implicit_reward import prefix_values
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches
 from prime_ext.offline_prm.data import Example, Group
 from prime_ext.offline_prm.losses import step_loss
-from prime_ext.prm.worker import ROW, WEIGHT
+from prime_ext.prm.loss import ROW, WEIGHT
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder
 

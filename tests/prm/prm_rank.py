@@ -16,8 +16,7 @@ from verl.utils import tensordict_utils as tu
 
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.settings import PRMSettings
-from prime_ext.prm.plan import plan_mini_batches
-from prime_ext.prm.worker import (
+from prime_ext.prm.loss import (
     LABEL,
     MINI_BATCH_ROWS,
     OFFSET,
@@ -26,11 +25,12 @@ from prime_ext.prm.worker import (
     REFERENCE_LOG_PROBS,
     ROW,
     WEIGHT,
-    ImplicitPRMWorker,
     PRMLoss,
 )
+from prime_ext.prm.plan import plan_mini_batches
 from prime_ext.trainer.build import prm_model
 from prime_ext.trainer.implicit_prm import update_options
+from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
 LORA = {

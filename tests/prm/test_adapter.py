@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from prime_ext.generate.export import export
-from prime_ext.prm.engines import average_weights
 from prime_ext.prm.frozen_layers import train_last_layers
+from prime_ext.verl_adapter.worker_engines import average_weights
 
 pytestmark = pytest.mark.slow
 

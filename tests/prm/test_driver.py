@@ -49,7 +49,7 @@ def built(tmp_path, name, overrides):
 def worker_configs(tmp_path, name, overrides):
     """Return what the workers of the PRM and of its reference are built from."""
     prm = built(tmp_path, name, overrides)
-    return {group: worker.kwargs["config"] for group, worker in prm.worker_classes().items()}
+    return {group: worker.kwargs["config"] for group, worker in prm.worker_classes(object).items()}
 
 
 @pytest.mark.parametrize(

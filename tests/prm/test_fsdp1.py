@@ -32,8 +32,8 @@ from verl.workers.utils.padding import response_from_nested
 
 from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.generate.export import export
-from prime_ext.prm.engines import average_weights
 from prime_ext.trainer.implicit_prm import update_options
+from prime_ext.verl_adapter.worker_engines import average_weights
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)

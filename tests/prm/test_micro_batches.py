@@ -14,8 +14,8 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.prm import bias
-from prime_ext.prm.worker import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, pad_responses
-from prime_ext.trainer.policy_loss import COEFFICIENTS, TargetedPolicyLoss
+from prime_ext.prm.loss import LABEL, OFFSET, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss, pad_responses
+from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, TargetedPolicyLoss
 
 PROMPTS, RESPONSES = [3, 1, 4], [2, 6, 1]
 

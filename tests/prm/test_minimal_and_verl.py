@@ -14,10 +14,10 @@ from transfer_queue import KVBatchMeta
 
 from examples.minimal_prime import Rollouts, Trainer, build_settings
 from prime_ext.algorithms.reliability_gate import ReliabilityGate
-from prime_ext.prm.engines import register_engine
 from prime_ext.trainer import rollouts as of_trainer
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.transfer_queue import RolloutStore
+from prime_ext.verl_adapter.worker_engines import register_engine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
 from small_batch import scored_as  # noqa: E402

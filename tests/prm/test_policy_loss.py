@@ -17,8 +17,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
-from prime_ext.prm.engines import average_weights, register_engine
-from prime_ext.trainer.policy_loss import COEFFICIENTS, install_targets
+from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, install_targets
+from prime_ext.verl_adapter.worker_engines import average_weights, register_engine
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__)

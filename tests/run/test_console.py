@@ -9,7 +9,7 @@ import pytest
 from verl.trainer.ppo.v1 import trainer_base
 
 from prime_ext.run.console import ConsoleLines
-from prime_ext.verl_adapter.trainer_base import replace_loggers
+from prime_ext.verl_adapter.patches.trainer_base import replace_loggers
 
 PRIME = {"prime/accuracy/before_filter": 0.5416666, "critic/score/mean": 0.5625, "prm/reward_sum/mean": -1.83e-05}
 PRIME |= {"prm/pair_accuracy/before_update": 0.153846, "response_length/mean": 8.5625, "actor/grad_norm": 0.3}

@@ -14,10 +14,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.trainer.ppo.v1 import trainer_base
 
-from prime_ext.run import guarded_run
 from prime_ext.run.checkpoint import find_complete_steps
-from prime_ext.run.guarded_run import GuardedRunMixin, WorkerDied, find_workers
 from prime_ext.utils.run_store import RunError
+from prime_ext.verl_adapter import guarded_run
+from prime_ext.verl_adapter.guarded_run import GuardedRunMixin, WorkerDied, find_workers
 
 
 class Verl:

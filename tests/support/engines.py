@@ -35,7 +35,7 @@ from verl.workers.config import (
 from verl.workers.utils.losses import ppo_loss
 
 import prime_ext.plugin  # noqa: F401  (CPU mode, fused kernels of each model on its own)
-from prime_ext.prm.worker import (
+from prime_ext.prm.loss import (
     LABEL,
     OFFSET,
     OUTPUT_FIELD,
@@ -43,10 +43,10 @@ from prime_ext.prm.worker import (
     REFERENCE_LOG_PROBS,
     ROW,
     WEIGHT,
-    ImplicitPRMWorker,
     PRMLoss,
 )
-from prime_ext.verl_adapter.monkey_patch import bind_chunked
+from prime_ext.verl_adapter.patches.monkey_patch import bind_chunked
+from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 
 def save_llama(path: Path, vocabulary: int, width: int, layers: int, heads: int = 2, **more: Any) -> Path:

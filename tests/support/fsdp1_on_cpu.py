@@ -10,7 +10,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 
 
 def allow_fsdp1() -> None:
-    """Allow FSDP1 in this process, after ``prime_ext.cpu.install()``."""
+    """Allow FSDP1 in this process, after ``prime_ext.verl_adapter.cpu.install()``."""
     _init_utils._check_module_states_for_sync_module_states = lambda module_states: None
     torch.Tensor.pin_memory = lambda tensor, *device: tensor
     for kind, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):

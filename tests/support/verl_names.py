@@ -107,7 +107,7 @@ def touched_names() -> Iterator[str]:
     listed = {name.rpartition(".")[2] for name in VERL_NAMES}
     packages = ("verl", "vllm", "importlib")
     for path in (ROOT / "prime_ext").rglob("*.py"):
-        nodes = [] if path.parent.name == "verl_adapter" else list(ast.walk(ast.parse(path.read_text())))
+        nodes = [] if "verl_adapter" in path.parts else list(ast.walk(ast.parse(path.read_text())))
         imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith(packages)]
         others = {*packages, *(alias.asname or alias.name for node in imports for alias in node.names)}
         for node in (node for node in nodes if isinstance(node, ast.Attribute)):

@@ -10,8 +10,8 @@ import torch
 from small_batch import GATE, NAN, PADDING, ROLLOUTS, batch_of, filled_queue, loaded, scored_as, settings
 
 from prime_ext.algorithms.prm_accuracy import PairCount
+from prime_ext.prm.loss import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.prm.worker import INPUT_FIELDS, LABEL, OFFSET, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT
 from prime_ext.trainer import implicit_prm
 from prime_ext.trainer.implicit_prm import PRM_GROUP, REFERENCE_GROUP, FrozenPRM, Scores, TrainedPRM, measure
 from prime_ext.trainer.reward_sources import NotFinite

@@ -2,7 +2,7 @@
 """Weights from the trainer to rollout servers in other processes, over TCP, without an accelerator.
 
 verl's separate mode needs a checkpoint engine; all that verl ships need an accelerator or a service. This one, the
-backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module=prime_ext.cpu.checkpoint_engine``.
+backend ``tcp``, is found through ``rollout.checkpoint_engine.custom_backend_module``, which names this module.
 Actor rank 0 serves: when every rollout worker has asked for the next bucket, all get it. So at most one bucket per
 worker is on its way. A bucket is a message of ZeroMQ with safetensors in it.
 """
@@ -17,7 +17,7 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from prime_ext.cpu.weights import pack_in_buckets
+from prime_ext.verl_adapter.cpu.weights import pack_in_buckets
 
 BACKEND = "tcp"
 _READY, _END = b"ready", b""

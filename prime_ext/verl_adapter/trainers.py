@@ -9,9 +9,9 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from prime_ext.trainer.prime_trainer import PrimeTrainerMixin
-from prime_ext.trainer.pspo_trainer import PSPOTrainerMixin
-from prime_ext.verl_adapter.trainer_separate_async import MendedSeparateAsync
+from prime_ext.verl_adapter.patches.trainer_separate_async import MendedSeparateAsync
+from prime_ext.verl_adapter.prime_trainer import PrimeTrainerMixin
+from prime_ext.verl_adapter.pspo_trainer import PSPOTrainerMixin
 
 
 @register_trainer("prime_sync")

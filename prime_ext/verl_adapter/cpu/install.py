@@ -13,28 +13,28 @@ from types import ModuleType
 
 import wrapt
 
-from prime_ext.cpu import ROLLOUT_NAME
-from prime_ext.verl_adapter import distributed, importlib_metadata, model, rollout_base, vllm_layers_utils
+from prime_ext.verl_adapter.cpu import ROLLOUT_NAME
+from prime_ext.verl_adapter.patches import distributed, importlib_metadata, model, rollout_base, vllm_layers_utils
 
 
 def _register_replica(module: ModuleType) -> None:
     module.RolloutReplicaRegistry.register(
-        ROLLOUT_NAME, lambda: importlib.import_module("prime_ext.cpu.rollout").TransformersReplica
+        ROLLOUT_NAME, lambda: importlib.import_module("prime_ext.verl_adapter.cpu.rollout").TransformersReplica
     )
 
 
-_ADAPTER = "prime_ext.cpu.rollout.TransformersServerAdapter"
+_ADAPTER = "prime_ext.verl_adapter.cpu.rollout.TransformersServerAdapter"
 # What offers rollout.name=transformers and the agent loops, on accelerators too, as soon as verl imports its rollouts.
 ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": lambda module: rollout_base.apply(module, ROLLOUT_NAME, _ADAPTER),
     # These modules register what they have when they are imported.
-    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.cpu.agent_loop"),
+    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.verl_adapter.cpu.agent_loop"),
 }
 _CPU_HOOKS = {
     "verl.utils.distributed": distributed.apply,
     "verl.utils.model": model.apply,
-    "verl.workers.engine.fsdp": lambda module: importlib.import_module("prime_ext.cpu.engine"),
+    "verl.workers.engine.fsdp": lambda module: importlib.import_module("prime_ext.verl_adapter.cpu.engine"),
     "vllm.model_executor.layers.utils": vllm_layers_utils.apply,
 }
 # Modules that copy a patched function with "from ... import": they have to be imported after install().
@@ -49,7 +49,7 @@ def install() -> None:
     # Importing verl loads its plug-ins, and with them, as a rule, CPU mode.
     import verl.plugin.platform  # noqa: F401
 
-    if "prime_ext.cpu.platform" in sys.modules:
+    if "prime_ext.verl_adapter.cpu.platform" in sys.modules:
         return
     too_late = [name for name in _TOO_LATE if name in sys.modules]
     if too_late:
@@ -59,7 +59,7 @@ def install() -> None:
         )
     # TransferQueue would use 8 threads in every process, and warn at every call where there are fewer cores.
     os.environ.setdefault("TQ_NUM_THREADS", "1")
-    import prime_ext.cpu.platform  # noqa: F401  (registers the platform)
+    import prime_ext.verl_adapter.cpu.platform  # noqa: F401  (registers the platform)
 
     importlib_metadata.apply()
     for module_name, hook in _CPU_HOOKS.items():

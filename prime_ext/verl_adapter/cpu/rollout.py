@@ -13,9 +13,9 @@ from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
-from prime_ext.cpu import ROLLOUT_NAME
-from prime_ext.cpu.rollout_server import TransformersServer
-from prime_ext.cpu.weights import Weights, pack_in_buckets
+from prime_ext.verl_adapter.cpu import ROLLOUT_NAME
+from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
+from prime_ext.verl_adapter.cpu.weights import Weights, pack_in_buckets
 
 # The server lives in a process of its own, started by Ray; what it needs from this process's environment.
 _FORWARDED_VARIABLES = {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "OMP_NUM_THREADS"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU mode: everything the released verl needs to train without an accelerator; :mod:`prime_ext.cpu.install`."""
+"""CPU mode: everything the released verl needs to train without an accelerator; ``install.py`` puts it in place."""
 
 import os
 

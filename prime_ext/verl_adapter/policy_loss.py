@@ -20,45 +20,14 @@ from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
-from verl.workers.config import TrainingWorkerConfig
 
 from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
-from prime_ext.prm.engines import get_engine, register_engine
-from prime_ext.prm.worker import pad_responses
-from prime_ext.trainer.companion import Companion
-from prime_ext.trainer.step import AVERAGE_ROLE
-from prime_ext.verl_adapter import engine_workers
+from prime_ext.prm.loss import pad_responses
+from prime_ext.verl_adapter.patches import engine_workers
+from prime_ext.verl_adapter.worker_engines import get_engine, register_engine
 
-# Name of the worker group of the average.
-AVERAGE_GROUP = "avgpolicy"
 # Option of an update of the policy: the coefficient of each target, by the role of its engine.
 COEFFICIENTS = "prime_target_coefficients"
-
-
-class PolicyAverage(Companion):
-    """The running average of the policy's weights (``prime.anchor``), in the policy's worker processes.
-
-    ``model`` is the configuration of its worker, ``decay`` the weight of the past.
-    """
-
-    checkpoint_folder = "policy_average"
-    saved_with = "prime/anchor=none"
-
-    def __init__(self, model: TrainingWorkerConfig, decay: float):
-        self.models = {AVERAGE_GROUP: model}
-        self.decay = decay
-
-    def worker_options(self, group: str) -> dict[str, Any]:
-        return {"role": AVERAGE_ROLE}
-
-    def attach(self, actor_group: Any) -> None:
-        """Build the average, equal to the policy, whose engine has to be known already (:func:`install_targets`)."""
-        super().attach(actor_group)
-        self.group.average_weights("policy", 0.0)
-
-    def follow(self) -> None:
-        """Once a step, before the policy is updated: average <- decay * average + (1 - decay) * policy."""
-        self.group.average_weights("policy", self.decay)
 
 
 class TargetedPolicyLoss:

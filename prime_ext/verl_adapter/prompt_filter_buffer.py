@@ -21,9 +21,8 @@ from prime_ext.utils import transfer_queue as transfer
 
 logger = logging.getLogger(__name__)
 
-# How often the trainer looks for finished rollouts; small models on a CPU have finished long before.
-POLL_SECONDS = 0.5
-CPU_POLL_SECONDS = 0.05
+# How often the trainer looks for finished rollouts; small models on a CPU have finished long before verl's 2 seconds.
+POLL_SECONDS = {"cpu": 0.05}
 
 
 class _PromptFilter(ReplayBuffer):

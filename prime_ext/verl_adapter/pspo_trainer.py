@@ -21,13 +21,13 @@ from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.config.pspo_settings import GROUP_ESTIMATORS, PSPOSettings, read_pspo_sections
 from prime_ext.preflight.machine import check_amount
 from prime_ext.reward.pspo_info import FAILURE, pspo_metrics
-from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.splitting import SPLITTERS, split_steps
 from prime_ext.trainer.prompt_judge import WARN_RATE
 from prime_ext.trainer.prompts import set_uids
-from prime_ext.trainer.replay_buffer import CPU_POLL_SECONDS
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.transfer_queue import RolloutStore, clear, fetch_reward_infos, group_uid
+from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
+from prime_ext.verl_adapter.prompt_filter_buffer import POLL_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -128,9 +128,7 @@ class PSPOTrainerMixin(GuardedRunMixin):
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
-        if self.config.trainer.device == "cpu":
-            # verl looks for finished rollouts every two seconds; small models have finished long before.
-            buffer.poll_interval = CPU_POLL_SECONDS
+        buffer.poll_interval = POLL_SECONDS.get(self.config.trainer.device, buffer.poll_interval)
         return buffer
 
     def _init_dataloader(self) -> None:

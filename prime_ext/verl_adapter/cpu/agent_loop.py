@@ -14,7 +14,7 @@ from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentL
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
 
 from prime_ext.generate.generation import stable_seed
-from prime_ext.generate.tool_agent_loop import BoundedToolAgentLoop
+from prime_ext.verl_adapter.tool_agent_loop import BoundedToolAgentLoop
 
 
 def sample_seed(rollout_seed: int, sample: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ if it blocks its thread; its answer opens or closes no turn; and a trajectory co
 ``extra_fields["tool_calls"]``. For another time limit, ``rollout.agent.agent_loop_config_path``:
 
     - name: bounded_tool_agent
-      _target_: prime_ext.generate.tool_agent_loop.BoundedToolAgentLoop
+      _target_: prime_ext.verl_adapter.tool_agent_loop.BoundedToolAgentLoop
       tool_timeout_seconds: 5
 """
 

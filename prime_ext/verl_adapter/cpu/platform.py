@@ -28,7 +28,7 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 def _build_device_module() -> types.ModuleType:
     """Return ``torch.cpu`` plus the members of ``torch.cuda`` that verl calls on a device module."""
-    module = types.ModuleType("prime_ext.cpu.device_module")
+    module = types.ModuleType("prime_ext.verl_adapter.cpu.device_module")
     actions = ("empty_cache", "ipc_collect", "synchronize", "reset_peak_memory_stats", "set_device")
     sizes = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
     members: dict[str, Any] = {name: member for name, member in vars(torch.cpu).items() if not name.startswith("__")}

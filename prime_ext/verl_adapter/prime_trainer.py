@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ray
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -26,26 +27,22 @@ from prime_ext.generate.prm_description import FILE as PRM_DESCRIPTION
 from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
-from prime_ext.run.guarded_run import GuardedRunMixin
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.build import build_average, build_prm
-from prime_ext.trainer.companion import Companion
+from prime_ext.trainer.companion import Companion, PolicyAverage
 from prime_ext.trainer.implicit_prm import FrozenPRM
-from prime_ext.trainer.policy_loss import COEFFICIENTS, PolicyAverage, install_targets
 from prime_ext.trainer.prompt_judge import PromptJudge
 from prime_ext.trainer.prompts import pack_prompts, set_uids, unpack_prompts
-from prime_ext.trainer.replay_buffer import (
-    CPU_POLL_SECONDS,
-    POLL_SECONDS,
-    PromptFilterReplayBuffer,
-    PromptFilterReplayBufferAsync,
-)
 from prime_ext.trainer.reward_sources import build_shaping
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.trainer.scorer import Scorer, StepRewardModel
 from prime_ext.trainer.step import prime_step
 from prime_ext.utils.files import read_json, write_json, write_text
 from prime_ext.utils.transfer_queue import RolloutStore, average_counts
+from prime_ext.verl_adapter import prompt_filter_buffer as buffers
+from prime_ext.verl_adapter.guarded_run import GuardedRunMixin
+from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, install_targets
+from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 logger = logging.getLogger(__name__)
 
@@ -106,20 +103,20 @@ class PrimeTrainerMixin(GuardedRunMixin):
             "max_off_policy_strategy": sampler.max_off_policy_strategy,
             "sampler_kwargs": sampler.sampler_kwargs,
             "refill_fn": self._add_prompts_to_generate,
-            "poll_interval": CPU_POLL_SECONDS if self.config.trainer.device == "cpu" else POLL_SECONDS,
+            "poll_interval": buffers.POLL_SECONDS.get(self.config.trainer.device, 0.5),
         }
         if self.trainer_mode != "sync":
-            return PromptFilterReplayBufferAsync(**options)
-        return PromptFilterReplayBuffer(requeue=self._requeue_prompts, **options)
+            return buffers.PromptFilterReplayBufferAsync(**options)
+        return buffers.PromptFilterReplayBuffer(requeue=self._requeue_prompts, **options)
 
     @property
     def _requeues_prompts(self) -> bool:
-        return isinstance(self.replay_buffer, PromptFilterReplayBuffer)
+        return isinstance(self.replay_buffer, buffers.PromptFilterReplayBuffer)
 
     @property
     def _buffers_prompts(self) -> bool:
         """Return whether prompts stay in the buffer from one step to the next, as in the asynchronous modes."""
-        return isinstance(self.replay_buffer, PromptFilterReplayBufferAsync)
+        return isinstance(self.replay_buffer, buffers.PromptFilterReplayBufferAsync)
 
     def _count_oversampled(self) -> int:
         factor = self.prime.filter.oversample if self.prime.filter.enable else 1.0
@@ -195,7 +192,7 @@ class PrimeTrainerMixin(GuardedRunMixin):
     def resource_pool_to_cls(self, pools: dict) -> None:
         pool = self.resource_pool_manager.resource_pool_dict["global_pool"]
         for model in self._companions:
-            pools[pool].update(model.worker_classes())
+            pools[pool].update(model.worker_classes(ray.remote(ImplicitPRMWorker)))
         self._resource_pool_to_cls = pools
 
     def _init_dataloader(self) -> None:

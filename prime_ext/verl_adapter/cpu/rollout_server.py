@@ -17,8 +17,8 @@ from verl.utils.device import get_device_name
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from prime_ext.cpu.weights import WeightLoader
 from prime_ext.generate.generation import BatchedGenerator, GenerationOutput, GenerationRequest, end_tokens, stable_seed
+from prime_ext.verl_adapter.cpu.weights import WeightLoader
 
 # float64 makes sampled tokens independent of the batch to the last bit; see prime_ext.generate.generation.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -73,7 +73,7 @@ class TransformersServer:
     """Rollout server around :class:`~prime_ext.generate.generation.BatchedGenerator`.
 
     ``load_format=dummy`` starts without weights; the first update brings them. The seed of a request is
-    ``sampling_params["seed"]`` where the agent loop gives one (``prime_ext.cpu.agent_loop``). Otherwise it is a hash of
+    ``sampling_params["seed"]`` where the agent loop gives one (``agent_loop.py``). Otherwise it is a hash of
     the rollout seed, the weights' version, the prompt and its number of earlier requests since the last update.
     """
 
