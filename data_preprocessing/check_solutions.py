@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from data_preprocessing.code_sources import CodeProblem
-from data_preprocessing.problems import Problem
-from data_preprocessing.report import replace_half_characters
-from data_preprocessing.stages import Changed, Removal, Result, Run, Stage, show_progress
+from data_preprocessing.pipeline_report import replace_half_characters
+from data_preprocessing.problem_sources import SourceProblem
+from data_preprocessing.stages import Changed, Removal, Result, Stage, StageRun, show_progress
 from prime_ext.utils.rows import SourceError, make_batches
 from prime_ext.utils.run_store import LineFile, Row
 from prime_ext.verifiers.code import CodeVerifier
@@ -55,7 +55,7 @@ class CheckSolutions(Stage):
             **({NONE: "no Python program to try the tests with"} if self.without_solutions == "remove" else {}),
         }
 
-    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
         """Run the programs of a batch at a time. SourceError: this machine cannot confine programs."""
         store = LineFile(run.output / "verdicts.jsonl", lambda row: row["key"], FIELDS)
         # What the sandbox could not judge is tried again.
@@ -68,7 +68,7 @@ class CheckSolutions(Stage):
                 yield from zip(batch, self.judge_all(batch, partial(self._verdicts, store, verifier)), strict=True)
 
     def judge_all(
-        self, problems: Sequence[Problem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
+        self, problems: Sequence[SourceProblem], verdicts_of: Callable[[Sequence[Pair]], list[Row]]
     ) -> list[Result]:
         """Judge round by round, by the next program of every problem that has not passed yet."""
         results: list[Result] = [None] * len(problems)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problems import Numbered, Problem, Source
+from data_preprocessing.problem_sources import Numbered, ProblemSource, SourceProblem
 from prime_ext.tasks.cells import cell, read_cell
 from prime_ext.tasks.value_types import is_whole
 from prime_ext.utils.rows import BadRow
-from prime_ext.verifiers.code.extraction import MAX_PROGRAM_CHARACTERS
-from prime_ext.verifiers.code.problems import MalformedTests, PairProblem, parse_test_cases
+from prime_ext.verifiers.code.cases import MalformedTests, PairProblem, parse_test_cases
+from prime_ext.verifiers.code.program_extraction import MAX_PROGRAM_CHARACTERS
 
 # Programs of one problem that are kept to be tried; CodeContests has hundreds.
 MOST_PROGRAMS = 8
@@ -27,11 +27,11 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CodeProblem(Problem):
+class CodeProblem(SourceProblem):
     """A problem, its tests and programs that are said to solve it; empty texts stand for what is not there.
 
     Attributes:
-        inputs, outputs: of the tests, as in :mod:`prime_ext.verifiers.code.problems`.
+        inputs, outputs: of the tests, as in :mod:`prime_ext.verifiers.code.cases`.
         function: name of the function that the tests call; else they are standard input and output.
         starter: code that the program is to begin with.
         programs: Python 3 programs that are said to be right. Nobody has looked at them: they may be hostile.
@@ -180,7 +180,7 @@ def join_submissions(rows: Numbered) -> Numbered:
 
 
 CODE_SOURCES = (
-    Source(
+    ProblemSource(
         "apps",
         "APPS, problems of programming contests and interviews",
         CodeProblem,
@@ -191,7 +191,7 @@ CODE_SOURCES = (
         local={"train": "apps/train.jsonl"},
         id_column="problem_id",
     ),
-    Source(
+    ProblemSource(
         "codecontests",
         "CodeContests, the training data of AlphaCode",
         CodeProblem,
@@ -201,7 +201,7 @@ CODE_SOURCES = (
         local={"train": "codecontests/train.jsonl"},
         # Names are not unique across sites; what the stages find counts.
     ),
-    Source(
+    ProblemSource(
         "taco",
         "TACO, problems of APPS, CodeContests and further sites",
         CodeProblem,
@@ -210,7 +210,7 @@ CODE_SOURCES = (
         hub_files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"},
         local={"train": "taco/train.jsonl"},
     ),
-    Source(
+    ProblemSource(
         "codeforces",
         "Codeforces, from a set of submissions in Python",
         CodeProblem,

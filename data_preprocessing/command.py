@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.generate.backend import BackendError
-from prime_ext.tasks.task import SPLITS
+from prime_ext.tasks.benchmark_task import SPLITS
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import command
 from prime_ext.verifiers.sources import UnknownSource

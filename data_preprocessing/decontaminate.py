@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from data_preprocessing.problems import Problem
-from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import Removal, Result, Run, Stage
+from data_preprocessing.pipeline_report import MAX_SHOWN
+from data_preprocessing.problem_sources import SourceProblem
+from data_preprocessing.stages import Removal, Result, Stage, StageRun
 from data_preprocessing.text_similarity import LEVELS, MEANING, Level, Settings, SimilarityIndex
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import load_problems
@@ -46,7 +46,7 @@ class Decontaminate(Settings, Stage):
         levels = "; ".join(f"{level}, {MEANING[level]}" for level in self.levels)
         return {RULE: f"gives away a problem of an evaluation task or of the own test split: {levels}"}
 
-    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
         """Read all rows, then compare those of training. SourceError: a task that was named has no data here."""
         tests, missing = self._task_rows(Path(self.data) if self.data else run.data_dir)
         rows = list(problems)

@@ -21,9 +21,9 @@ import numpy as np
 from pydantic import Field
 
 from data_preprocessing.math_sources import MathProblem
-from data_preprocessing.problems import Problem
-from data_preprocessing.report import MAX_SHOWN
-from data_preprocessing.stages import Removal, Result, Run, Stage
+from data_preprocessing.pipeline_report import MAX_SHOWN
+from data_preprocessing.problem_sources import SourceProblem
+from data_preprocessing.stages import Removal, Result, Stage, StageRun
 from data_preprocessing.text_similarity import (
     BANDS,
     LEAST_NGRAMS,
@@ -160,7 +160,7 @@ class Deduplicate(Settings, Stage):
             if level in self.levels
         }
 
-    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
         # All keys come before the first comparison.
         rows = list(problems)
         training = [row for row in rows if row.split == "train"]
@@ -170,12 +170,12 @@ class Deduplicate(Settings, Stage):
             twin = next(twins) if problem.split == "train" else None
             yield problem, None if twin is None else self._removal(problem, *twin)
 
-    def _build_compared(self, problem: Problem) -> Compared:
+    def _build_compared(self, problem: SourceProblem) -> Compared:
         answer = normalize(problem.answer) if self.same_answer and isinstance(problem, MathProblem) else ""
         # A list, for JSON: what tells a problem from all others.
         return Compared(problem.problem, answer, [problem.data_source, problem.split, problem.index])
 
-    def _removal(self, problem: Problem, twin: Compared, level: str, similarity: float) -> Removal:
+    def _removal(self, problem: SourceProblem, twin: Compared, level: str, similarity: float) -> Removal:
         shown = {"level": level, "similarity": round(similarity, 4), "of": twin.name, "of_text": twin.text[:MAX_SHOWN]}
         source, _, index = twin.name
         words = f"{source} {index} ({shown['similarity']:.2f}): {shown['of_text']}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from data_preprocessing.grading import Judge, Judges
-from data_preprocessing.report import replace_half_characters
+from data_preprocessing.pipeline_report import replace_half_characters
 from prime_ext.generate.backend import Backend, BackendError, Request, Response, Sampling, generate_with_progress
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.run_store import LineFile, RunLock

@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from prime_ext.verifiers import Verdict
-from prime_ext.verifiers.code.problems import MalformedTests, parse_test_cases
-from prime_ext.verifiers.math.extraction import extract
+from prime_ext.verifiers.code.cases import MalformedTests, parse_test_cases
+from prime_ext.verifiers.gym_verifier import read_problem
+from prime_ext.verifiers.math.answer_extraction import extract
+from prime_ext.verifiers.math.math_verifier import MathVerifier
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import expressions
 from prime_ext.verifiers.math.structure import read_answer
-from prime_ext.verifiers.math.verifier import MathVerifier
-from prime_ext.verifiers.reasoning_gym import read_problem
 from prime_ext.verifiers.sources import (
     BUILT_IN,
     TaskVerifier,

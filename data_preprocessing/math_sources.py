@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from data_preprocessing.problems import Problem, Source
+from data_preprocessing.problem_sources import ProblemSource, SourceProblem
 from prime_ext.tasks.cells import describe_columns, find_column, read_cell
 from prime_ext.utils.rows import BadRow
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.math.answer_extraction import extract_answer
 
 _GSM8K_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*$")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -19,7 +19,7 @@ _ANSWER_COLUMNS = ("answer", "expected_answer")
 
 
 @dataclass(frozen=True, slots=True)
-class MathProblem(Problem):
+class MathProblem(SourceProblem):
     """A problem, its solution as published and its final answer; both are empty if there is none."""
 
     solution: str
@@ -62,7 +62,7 @@ def _read_optional(row: Mapping[str, Any], *columns: str) -> str:
 
 
 MATH_SOURCES = (
-    Source(
+    ProblemSource(
         "gsm8k",
         "GSM8K, grade-school word problems",
         MathProblem,
@@ -72,7 +72,7 @@ MATH_SOURCES = (
         config="main",
         local={"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
     ),
-    Source(
+    ProblemSource(
         "math",
         "MATH, competition problems",
         MathProblem,
@@ -82,7 +82,7 @@ MATH_SOURCES = (
         local={"train": "math/train.jsonl"},
         id_column="unique_id",
     ),
-    Source(
+    ProblemSource(
         "numina",
         "NuminaMath-CoT, and any set with columns problem, solution or answer, and source",
         MathProblem,

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from data_preprocessing.command import build_parser, fill_folder, positive, print_sources
 from data_preprocessing.dialogues import Dialogue, Interviewer, Unanswered, open_answers
-from data_preprocessing.problems import parse_rows
-from data_preprocessing.report import BAD, Tally
+from data_preprocessing.pipeline_report import BAD, Tally
+from data_preprocessing.problem_sources import parse_rows
 from data_preprocessing.stages import Removal, show_progress
 from data_preprocessing.validate import RLRow, read_parquet_schema, unify
 from prime_ext.generate.backend import Sampling

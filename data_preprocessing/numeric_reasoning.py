@@ -24,11 +24,11 @@ from typing import Any
 import pyarrow as pa
 
 from data_preprocessing.command import build_parser, fill_folder, parse_files, program
-from data_preprocessing.problems import parse_rows
+from data_preprocessing.problem_sources import parse_rows
 from data_preprocessing.text_similarity import find_near_groups
 from prime_ext.step_rm.question_split import pick_split
+from prime_ext.tasks.benchmark_task import SPLITS, BenchmarkProblem, Task
 from prime_ext.tasks.rl_rows import OUTPUTS, refuse_leftovers, rl_row, rl_schema, write_rows
-from prime_ext.tasks.task import SPLITS, Problem, Task
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import source_files
 from prime_ext.utils.files import write_json
@@ -58,7 +58,7 @@ class Place:
     split: str
     path: Path
     row: int
-    problem: Problem
+    problem: BenchmarkProblem
 
 
 def find_files(task: Task, given: Mapping[str, Path], data_dir: Path | None) -> dict[str, Path]:

@@ -44,9 +44,9 @@ from data_preprocessing.decontaminate import Decontaminate
 from data_preprocessing.deduplicate import Deduplicate
 from data_preprocessing.math_rules import MathRules
 from data_preprocessing.math_sources import MATH_SOURCES
-from data_preprocessing.problems import Problem, Source, SplitRows, find_splits, number_rows
-from data_preprocessing.report import BAD, Tally
-from data_preprocessing.stages import Changed, Removal, Run, Stage, show_progress
+from data_preprocessing.pipeline_report import BAD, Tally
+from data_preprocessing.problem_sources import ProblemSource, SourceProblem, SplitRows, find_splits, number_rows
+from data_preprocessing.stages import Changed, Removal, Stage, StageRun, show_progress
 from prime_ext.config.checks import STRICT, SettingsError, read
 from prime_ext.step_rm.question_split import pick_split
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
@@ -54,7 +54,7 @@ from prime_ext.tasks.rl_rows import MATH_SCHEMA, OUTPUTS, refuse_leftovers
 from prime_ext.tasks.value_types import LISTED
 from prime_ext.utils.rows import BadRow, SourceError
 
-SOURCES: dict[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
+SOURCES: dict[str, ProblemSource] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
 STAGES: dict[str, type[Stage]] = {
     kind.name: kind for kind in (MathRules, CodeRules, CodeTests, Deduplicate, Decontaminate, CheckSolutions)
 }
@@ -155,7 +155,7 @@ def run(
     refuse_leftovers(folder, {given.split for given in inputs} | ({"test"} if share < 1 else set()))
     with fill_folder(folder) as hidden, ExitStack() as stack:
         tally = Tally([READING, *settings.stages])
-        state = Run(folder, system, settings.data_dir, settings.chunk_rows)
+        state = StageRun(folder, system, settings.data_dir, settings.chunk_rows)
         problems = read_problems(inputs, tally, share)
         for stage in settings.stages.values():
             problems = apply_stage(stage, problems, tally, state)
@@ -188,7 +188,7 @@ def run(
     return [folder / f"{split}.parquet" for split in splits]
 
 
-def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> Iterator[Problem]:
+def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> Iterator[SourceProblem]:
     """Yield the problems of all inputs, those for training beyond ``share`` for testing; count bad rows."""
     for given, index, number, row in number_rows(inputs):
         try:
@@ -205,7 +205,9 @@ def read_problems(inputs: Sequence[SplitRows], tally: Tally, share: float) -> It
             yield problem
 
 
-def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: Run) -> Iterator[Problem]:
+def apply_stage(
+    stage: Stage, problems: Iterator[SourceProblem], tally: Tally, state: StageRun
+) -> Iterator[SourceProblem]:
     """Yield what a stage leaves; count the rest."""
     for problem, result in stage.run(problems, state):
         if isinstance(result, Removal):
@@ -221,7 +223,7 @@ def apply_stage(stage: Stage, problems: Iterator[Problem], tally: Tally, state: 
             yield problem
 
 
-def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: Run, tally: Tally) -> dict[str, Any]:
+def _report(settings: PipelineSettings, inputs: Sequence[SplitRows], state: StageRun, tally: Tally) -> dict[str, Any]:
     rules = {BAD: "no row of this source: unreadable, or a column is missing or empty, or its id is repeated"}
     stages = {name: asdict(stage) for name, stage in settings.stages.items()}  # type: ignore[call-overload]
     for name, stage in settings.stages.items():

@@ -20,7 +20,7 @@ from typing import Any
 
 from data_preprocessing import validate
 from data_preprocessing.command import build_parser, fill_folder, positive, program
-from prime_ext.tasks.reasoning_gym import PREFIX, generate, read_task
+from prime_ext.tasks.gym_problems import PREFIX, generate, read_task
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, refuse_leftovers, rl_row, write_rows
 from prime_ext.tasks.task_file import load_task
 from prime_ext.utils.rows import SourceError

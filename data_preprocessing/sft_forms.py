@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from data_preprocessing.stages import Removal
 from prime_ext.tasks.action_prompt import ACTIONS
-from prime_ext.verifiers.code.extraction import extract_program
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.code.program_extraction import extract_program
+from prime_ext.verifiers.math.answer_extraction import extract_answer
 
 # ---- actions ----
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 from tqdm import tqdm
 
-from data_preprocessing.problems import Problem
+from data_preprocessing.problem_sources import SourceProblem
 
 # Characters shown on each side of what a rule sees.
 AROUND = 30
@@ -43,7 +43,7 @@ Result = Removal | Changed | None
 
 
 @dataclass
-class Run:
+class StageRun:
     """State that stages share: output and local data folders, system message, how many rows to work at together.
 
     ``compared`` takes lines for the report on what the rows were compared with, ``choice`` the multiple-choice rows.
@@ -80,7 +80,7 @@ class Stage:
         """Return what becomes of a problem."""
         raise NotImplementedError
 
-    def run(self, problems: Iterator[Problem], run: Run) -> Iterator[tuple[Problem, Result]]:
+    def run(self, problems: Iterator[SourceProblem], run: StageRun) -> Iterator[tuple[SourceProblem, Result]]:
         """Yield every problem with its result, in order."""
         for problem in problems:
             yield problem, self.judge(problem) if isinstance(problem, self.of) else None
@@ -101,7 +101,7 @@ class Rule:
     hints: tuple[str, ...] = ("",)
 
 
-def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: Problem, text: str) -> Removal | None:
+def apply_rules(table: Mapping[str, Rule], names: Sequence[str], problem: SourceProblem, text: str) -> Removal | None:
     """Apply the named rules in the order of the table. Returns what the first that sees something says."""
     lowered = text.lower()
     for name, rule in table.items():

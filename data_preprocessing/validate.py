@@ -39,13 +39,13 @@ MAX_LISTED = 20
 NO_SPLIT = "dummy"
 
 
-def _end_with_user(messages: list["Message"]) -> list["Message"]:
+def _end_with_user(messages: list["CheckedMessage"]) -> list["CheckedMessage"]:
     if messages[-1].role != "user":
         raise ValueError("must end with a message of the user")
     return messages
 
 
-class Message(BaseModel):
+class CheckedMessage(BaseModel):
     role: Literal["system", "user", "assistant"]
     content: Text
 
@@ -65,7 +65,7 @@ class RLRow(BaseModel):
     """A row of verl's schema; it may have further columns."""
 
     data_source: Text
-    prompt: Annotated[list[Message], Field(min_length=1), AfterValidator(_end_with_user)]
+    prompt: Annotated[list[CheckedMessage], Field(min_length=1), AfterValidator(_end_with_user)]
     ability: Text
     reward_model: RewardModel
     extra_info: ExtraInfo

@@ -28,7 +28,7 @@ from data_preprocessing.model_stage import Row, add_to_extra, extract_problem, r
 from data_preprocessing.stages import Removal
 from prime_ext.generate.backend import Response, Sampling
 from prime_ext.tasks.votes import count_votes
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.math.answer_extraction import extract_answer
 from prime_ext.verifiers.sources import find_source
 
 # As the published script.

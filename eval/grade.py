@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.plan import choose_ks
+from eval.evaluation_plan import choose_ks
 from eval.results import PROBLEMS, RESPONSES, RESULTS, SAMPLES, add_timing, get_key, read_results, versions
 from eval.run import conclude
 from eval.summary import measure

@@ -14,7 +14,7 @@ from prime_ext.utils.rows import BadRow, read_rows
 from prime_ext.utils.run_store import RunError
 from prime_ext.utils.text_tokens import Prompt, join_steps
 from prime_ext.verifiers.math import MathVerifier
-from prime_ext.verifiers.math.extraction import extract_answer
+from prime_ext.verifiers.math.answer_extraction import extract_answer
 from prime_ext.verifiers.math.normalize import normalize
 
 SPLITS = ("gsm8k", "math", "olympiadbench", "omnimath")
@@ -25,7 +25,7 @@ _STEP_NUMBER = re.compile(r"^(?:step\s*)?\d+\.\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Response:
+class LabeledResponse:
     """A response to be scored; ``char_ends`` are the positions after each step."""
 
     prompt: Prompt
@@ -41,7 +41,7 @@ class ProcessBenchItem:
     id: str
     split: str
     label: int
-    response: Response
+    response: LabeledResponse
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class PrmBenchItem:
     id: str
     split: str
     right: tuple[bool, ...]
-    response: Response
+    response: LabeledResponse
 
 
 @dataclass(frozen=True)
-class Problem:
+class LabeledProblem:
     """A problem with its candidates, and whether each is correct, None if nobody knows.
 
     ``answers`` are what each candidate votes for, None if it has no answer.
     """
 
     id: str
-    responses: list[Response]
+    responses: list[LabeledResponse]
     correct: list[bool] | None
     answers: list[str | None]
 
@@ -94,7 +94,7 @@ def read_processbench(data: str, split: str, prefix: str, separator: str) -> lis
             raise RunError(f"{where}: label {label} does not fit {len(steps)} steps")
         text, ends = join_steps(steps, prefix, separator)
         name = str(row.get("id", f"{split}-{number - 1}"))
-        items.append(ProcessBenchItem(name, split, label, Response(problem, text, ends, tuple(steps))))
+        items.append(ProcessBenchItem(name, split, label, LabeledResponse(problem, text, ends, tuple(steps))))
     return items
 
 
@@ -130,7 +130,7 @@ def read_prmbench(data: str, prefix: str, separator: str) -> list[PrmBenchItem]:
         text, ends = join_steps(steps, prefix, separator)
         right = tuple(step not in wrong for step in range(1, len(steps) + 1))
         name = f"{kind}_{index}"
-        items.setdefault(name, PrmBenchItem(name, kind, right, Response(question, text, ends, tuple(steps))))
+        items.setdefault(name, PrmBenchItem(name, kind, right, LabeledResponse(question, text, ends, tuple(steps))))
     if not items:
         raise RunError(f"{data} has no rows")
     return list(items.values())
@@ -165,11 +165,11 @@ def _list(row: Mapping[str, Any], names: Sequence[str], where: str, length: int 
     return values
 
 
-def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: str) -> list[Problem]:
+def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: str) -> list[LabeledProblem]:
     """Read problems with candidates; :mod:`eval.prm` describes the file.
 
     ``pattern`` is the regular expression of what separates the steps of a text, ``prefix`` and ``separator`` join lists
-    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.extraction`). ``RunError`` or
+    of steps, ``style`` says how answers are found (:mod:`prime_ext.verifiers.math.answer_extraction`). ``RunError`` or
     ``SourceError``: the file cannot be read, a row does not fit, or only some rows have labels.
     """
     problems = []
@@ -180,23 +180,23 @@ def read_problems(path: Path, pattern: str, prefix: str, separator: str, style: 
         for place, value in enumerate(_list(row, ("completions", "responses"), where), start=1):
             if isinstance(value, list) and value and all(isinstance(step, str) and step.strip() for step in value):
                 text, ends = join_steps(value, prefix, separator)
-                responses.append(Response(prompt, text, ends, tuple(value)))
+                responses.append(LabeledResponse(prompt, text, ends, tuple(value)))
             elif isinstance(value, str) and value.strip():
                 steps, ends = split_response(value, pattern)
-                responses.append(Response(prompt, value, ends, steps))
+                responses.append(LabeledResponse(prompt, value, ends, steps))
             else:
                 raise RunError(f"{where}: response {place} must be a text or a list of steps, and not empty")
         correct = _correctness(row, responses, where, style) if "correctness" in row or "gold" in row else None
         if problems and (correct is None) != (problems[0].correct is None):
             raise RunError(f"{where}: correctness or gold must be in all rows or in none")
         answers = _answers(row, responses, correct or [False] * len(responses), where, style)
-        problems.append(Problem(str(row.get("id", number - 1)), responses, correct, answers))
+        problems.append(LabeledProblem(str(row.get("id", number - 1)), responses, correct, answers))
     if not problems:
         raise RunError(f"{path} has no rows")
     return problems
 
 
-def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, style: str) -> list[bool]:
+def _correctness(row: Mapping[str, Any], responses: list[LabeledResponse], where: str, style: str) -> list[bool]:
     if "correctness" in row:
         values = _list(row, ("correctness",), where, len(responses))
         if wrong := [value for value in values if value not in (0, 1)]:
@@ -214,7 +214,7 @@ def _correctness(row: Mapping[str, Any], responses: list[Response], where: str, 
 
 
 def _answers(
-    row: Mapping[str, Any], responses: list[Response], correct: list[bool], where: str, style: str
+    row: Mapping[str, Any], responses: list[LabeledResponse], correct: list[bool], where: str, style: str
 ) -> list[str | None]:
     if "answers" in row:
         given = _list(row, ("answers",), where, len(responses))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eval.formats import percent
-from eval.prm_data import PrmBenchItem, Problem, ProcessBenchItem
+from eval.prm_data import LabeledProblem, PrmBenchItem, ProcessBenchItem
 from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
@@ -173,7 +173,10 @@ def response_scores(arguments: argparse.Namespace, raw: Sequence[Row]) -> dict[s
 
 
 def candidate_results(
-    arguments: argparse.Namespace, problems: Sequence[Problem], raw: Sequence[Row], description: Mapping[str, Any]
+    arguments: argparse.Namespace,
+    problems: Sequence[LabeledProblem],
+    raw: Sequence[Row],
+    description: Mapping[str, Any],
 ) -> Results:
     """Return best-of-N of every score, pass@N, maj@N, and how often a correct response is ahead of a wrong one.
 
@@ -202,7 +205,7 @@ def candidate_results(
 
 
 def _measure(
-    arguments: argparse.Namespace, problems: Sequence[Problem], parts: Mapping[str, Sequence[Sequence[float]]]
+    arguments: argparse.Namespace, problems: Sequence[LabeledProblem], parts: Mapping[str, Sequence[Sequence[float]]]
 ) -> dict[str, Any]:
     """Measure the scores of problems with labels; ``parts`` are by name and problem."""
     sizes = [2**power for power in range(min(len(problem.responses) for problem in problems).bit_length())]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from eval.prm_data import Response
+from eval.prm_data import LabeledResponse
 from prime_ext.algorithms.chunked_log_probs import compute_log_probs_and_entropy
 from prime_ext.algorithms.implicit_reward import log_ratio
 from prime_ext.step_rm.scorers.local import length_buckets, pad_inputs
@@ -83,7 +83,7 @@ class ImplicitScorer:
             sizes = f"the reference has {other} tokens, the model {own}"
             raise RunError(f"{sizes}; a reference must have the model's vocabulary")
 
-    def tokens(self, response: Response) -> TokenizedSteps:
+    def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         prompt = self.encoder.prompt(response.prompt)
         ids, ends = self.encoder.response(response.text, response.char_ends)
         return TokenizedSteps([*prompt, *ids], len(prompt), tuple(len(prompt) + end for end in ends))
@@ -114,7 +114,7 @@ class ClassifierScorer:
     def __init__(self, model: TokenClassifier):
         self.model, self.max_length = model, model.max_length
 
-    def tokens(self, response: Response) -> TokenizedSteps:
+    def tokens(self, response: LabeledResponse) -> TokenizedSteps:
         return self.model.tokens(response.prompt, response.steps)
 
     def score(self, batch: Sequence[TokenizedSteps]) -> list[Row]:

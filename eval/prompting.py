@@ -14,8 +14,8 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from prime_ext.config.checks import STRICT, SettingsError, read
+from prime_ext.tasks.benchmark_task import BenchmarkProblem, Task
 from prime_ext.tasks.cells import PLACEHOLDER, fill_in
-from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.run_store import RunError
 
 Shown = tuple[Mapping[str, str], ...] | str
@@ -47,7 +47,9 @@ class FewShot:
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
-def show(task: Task, problem: Problem, prompt_name: str, system: str | None, shot: FewShot, raw: bool) -> Shown:
+def show(
+    task: Task, problem: BenchmarkProblem, prompt_name: str, system: str | None, shot: FewShot, raw: bool
+) -> Shown:
     """Return the chat that shows a problem, or with ``raw`` the plain text.
 
     ``system`` is None for the task's own message, empty for none. ``RunError``: the task has no such prompt, or an

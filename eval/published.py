@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from eval.formats import NONE, percent, score
 from eval.results import FinishedRun
-from prime_ext.tasks.task import CHOICE_METRICS, Decoding
+from prime_ext.tasks.benchmark_task import CHOICE_METRICS, Decoding
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.utils.report_page import Page
 from prime_ext.utils.run_store import Row

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.plan import ALL, GROUPS, Planned, plan_tasks, read_changes
+from eval.evaluation_plan import ALL, GROUPS, Planned, plan_tasks, read_changes
 from eval.published import references
 from eval.report import summary_table, write_report
 from eval.results import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from eval.plan import Planned
+from eval.evaluation_plan import Planned
 from eval.results import PROBLEMS, Key, get_key
 from prime_ext.utils.files import write_json_lines
 from prime_ext.utils.run_store import LineFile, Row, RunError

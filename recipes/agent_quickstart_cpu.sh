@@ -5,7 +5,7 @@
 #   bash recipes/agent_quickstart_cpu.sh                  everything into outputs/agent_quickstart
 #   bash recipes/agent_quickstart_cpu.sh variant=guarded  further words are overrides of verl's configuration
 #
-# The agent calls a calculator that sometimes fails (recipes/agent/task.py). Phases, knobs and resumption are those of
+# The agent calls a calculator that sometimes fails (recipes/agent/calculator_task.py). Phases, knobs, resumption: as in
 # recipes/quickstart_cpu.sh.
 set -euo pipefail
 

@@ -67,7 +67,7 @@ prepare_shrunk() {
     words=$("$PYTHON" -m recipes.smoke.prepare "$@")
     mapfile -t SHRUNK <<< "$words"
     # Beside the modules of the command.
-    export VERL_USE_EXTERNAL_MODULES=recipes.smoke.verifier${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}
+    export VERL_USE_EXTERNAL_MODULES=recipes.smoke.smoke_verifier${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}
     [[ "$SHRINK" == gpu ]] || export VERL_PLATFORM=cpu
     export TORCH_COMPILE_DISABLE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 }

@@ -28,7 +28,7 @@ KNOBS=(SEED SFT_STEPS STEPS PROMPTS ROLLOUTS LR LR_WARMUP KL SAVE_FREQ)
 
 start_run "$@"
 
-skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.data --output-dir "$OUT/data" --seed "$SEED"
+skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.pspo_data --output-dir "$OUT/data" --seed "$SEED"
 
 skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
   --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
@@ -56,4 +56,4 @@ skip measure_after "$OUT/after.json" || phase measure_after "${MEASURE[@]}" --mo
   --output "$OUT/after.json"
 
 # The report is cheap and prints what came out, so it is always made.
-"$PYTHON" -m recipes.pspo_wrs.report --run-dir "$OUT"
+"$PYTHON" -m recipes.pspo_wrs.pspo_report --run-dir "$OUT"

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from prime_ext.utils.files import write_atomically
 from recipes.command_line import read_options
-from recipes.quickstart.model import build_model
+from recipes.quickstart.small_model import build_model
 
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
 POSITIONS = 4096

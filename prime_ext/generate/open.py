@@ -85,7 +85,7 @@ def open_backend(kind: str, model: str, **options: Any) -> Backend:
         from prime_ext.generate.vllm_backend import VLLMBackend
 
         return VLLMBackend(model, **given)
-    from prime_ext.generate.server import ServerBackend
+    from prime_ext.generate.server_backend import ServerBackend
 
     return ServerBackend(model=model, **given)
 

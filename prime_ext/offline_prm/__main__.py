@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from prime_ext.config.checks import SettingsError, refuse
 from prime_ext.config.compose import compose_config
-from prime_ext.offline_prm.data import Group, count_examples, prompt_key, read_data
-from prime_ext.offline_prm.settings import OfflineSettings
-from prime_ext.preflight.prm import check_output_layer, check_weights
+from prime_ext.offline_prm.labeled_responses import PromptGroup, count_examples, prompt_key, read_data
+from prime_ext.offline_prm.offline_settings import OfflineSettings
+from prime_ext.preflight.prm_checks import check_output_layer, check_weights
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training import (
+from prime_ext.run.training_runs import (
     METRICS_FILE,
     Checkpoints,
     check_folder,
@@ -74,7 +74,7 @@ def compose(overrides: list[str]) -> tuple["DictConfig", OfflineSettings]:
     return config, settings
 
 
-def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
+def load(settings: OfflineSettings) -> tuple[list[PromptGroup], list[PromptGroup]]:
     """Return training and validation data, checked. Raises ``SourceError``."""
     prm, data = settings.prm, settings.data
     train = read_data(data.train_files, prm)
@@ -96,7 +96,7 @@ def load(settings: OfflineSettings) -> tuple[list[Group], list[Group]]:
     return train, validation
 
 
-def describe(train: list[Group], validation: list[Group]) -> str:
+def describe(train: list[PromptGroup], validation: list[PromptGroup]) -> str:
     labels = [example.label for group in train for example in group.examples if example.label is not None]
     mixed = sum(group.is_mixed for group in train)
     what = f"{sum(labels) / len(labels):.1%} correct, {mixed} prompts with both" if labels else "labelled steps"

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from prime_ext.offline_prm.data import Example, Group
+from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
 from prime_ext.prm.loss import ROW
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder, TextError
@@ -96,7 +96,7 @@ def build_batch(
     return data, rows
 
 
-def encode_prompts(groups: Sequence[Group], encoder: TextEncoder, max_length: int) -> list[Group]:
+def encode_prompts(groups: Sequence[PromptGroup], encoder: TextEncoder, max_length: int) -> list[PromptGroup]:
     """Tokenize prompts and drop those that leave no room for a response. Raises ``SourceError`` if none is left."""
     for group in groups:
         try:

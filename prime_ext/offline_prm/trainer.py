@@ -19,12 +19,12 @@ from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.engines import name_all_ranks
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches, steps_per_epoch
-from prime_ext.offline_prm.data import Group
+from prime_ext.offline_prm.labeled_responses import PromptGroup
 from prime_ext.offline_prm.losses import STEP_LABEL, STEP_WEIGHT, StepLoss, validation_metrics
-from prime_ext.offline_prm.settings import OfflineSettings
+from prime_ext.offline_prm.offline_settings import OfflineSettings
 from prime_ext.prm.loss import LABEL, OFFSET, OUTPUT_FIELD, REFERENCE_LOG_PROBS, WEIGHT, PRMLoss
 from prime_ext.run.checkpoint import mark_incomplete, prune
-from prime_ext.run.training import Checkpoints, checkpoint_step
+from prime_ext.run.training_runs import Checkpoints, checkpoint_step
 from prime_ext.utils.text_tokens import TextEncoder
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
@@ -42,14 +42,14 @@ _UPDATE_OPTIONS = {
 class OfflineTrainer:
     """Train on labeled responses. Every rank holds the same data and computes its share of each mini-batch."""
 
-    def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[Group], validation: list[Group]):
+    def __init__(self, config: DictConfig, settings: OfflineSettings, train: list[PromptGroup], val: list[PromptGroup]):
         self.config = config
         self.settings = settings
         prm = settings.prm
         self.loss = (StepLoss if prm.by_step else PRMLoss)(prm.loss, prm.beta)
         self.encoder = TextEncoder(omega_conf_to_dataclass(config.model).tokenizer, settings.data.append_eos)
         self.data = encode_prompts(train, self.encoder, settings.data.max_length)
-        self.validation = encode_prompts(validation, self.encoder, settings.data.max_length)
+        self.validation = encode_prompts(val, self.encoder, settings.data.max_length)
         self.per_epoch = steps_per_epoch(len(self.data), settings.data.prompts_per_step)
         self.total_steps = settings.trainer.epochs * self.per_epoch
         torch.manual_seed(settings.trainer.seed)
@@ -179,7 +179,7 @@ class OfflineTrainer:
         ratios = _log_ratios(log_probs, self._val_reference)
         return validation_metrics(self.settings.prm, sequences, ratios, label_B, group_B)
 
-    def _encode(self, groups: Sequence[Group]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
+    def _encode(self, groups: Sequence[PromptGroup]) -> tuple[list[TokenRow], torch.Tensor, torch.Tensor]:
         """Tokenize all responses, and return their labels, float32, and the numbers of their prompts, ``(B,)``."""
         rows = [(number, group, example) for number, group in enumerate(groups) for example in group.examples]
         limit = self.settings.data.max_length

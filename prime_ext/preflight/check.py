@@ -13,9 +13,9 @@ from prime_ext.config.compose import compose_config
 from prime_ext.config.modules import import_modules
 from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.settings import PrimeSettings, PRMSettings, prm_section
-from prime_ext.preflight.files import check_files as check_files
+from prime_ext.preflight.file_checks import check_files as check_files
 from prime_ext.preflight.machine import ACTOR, CRITIC, PRM, check_machine, check_names, check_trainer
-from prime_ext.preflight.prm import check_prm
+from prime_ext.preflight.prm_checks import check_prm
 from prime_ext.preflight.pspo import check_manager_in_prime, check_pspo
 from prime_ext.preflight.rewards import check_critic, check_rewards
 

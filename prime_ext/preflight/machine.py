@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from prime_ext.config.asynchronous import VERL_MODES, prompts_per_update
 from prime_ext.config.checks import guess
 from prime_ext.config.engines import BACKENDS, CPU_BACKENDS, sequence_parallel_ranks
-from prime_ext.preflight.prm import has_adapter
+from prime_ext.preflight.prm_checks import has_adapter
 
 MEGATRON = "megatron"
 # Ranks that share the weights or a sequence, so that only one of them counts as data-parallel.

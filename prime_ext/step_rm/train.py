@@ -13,7 +13,7 @@ from typing import Any
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import compose_config
-from prime_ext.run.training import check_folder, is_first_rank, read_settings, run_program
+from prime_ext.run.training_runs import check_folder, is_first_rank, read_settings, run_program
 from prime_ext.step_rm.train_settings import StepRMSettings
 from prime_ext.utils.run_store import command
 

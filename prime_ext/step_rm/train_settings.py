@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, PositiveOrZero, Share, Switch, Text
-from prime_ext.run.training import Paths
+from prime_ext.run.training_runs import Paths
 from prime_ext.step_rm.description import PairFormat
 
 
@@ -21,7 +21,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class DataSettings(PairFormat):
+class StepDataSettings(PairFormat):
     """The section ``data``: files, and what the model reads of them."""
 
     files: Annotated[Paths, Field(min_length=1)]
@@ -63,7 +63,7 @@ class StepRMSettings:
     """The configuration ``step_rm``."""
 
     model: ModelSettings
-    data: DataSettings
+    data: StepDataSettings
     optim: OptimSettings
     trainer: TrainerSettings
 

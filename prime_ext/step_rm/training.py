@@ -26,7 +26,7 @@ from transformers import (
 from prime_ext.generate.export import write_folder
 from prime_ext.generate.prm_description import versions
 from prime_ext.run.metrics_file import MetricsFile
-from prime_ext.run.training import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
+from prime_ext.run.training_runs import METRICS_FILE, Checkpoints, checkpoint_step, is_first_rank
 from prime_ext.step_rm.description import FILE, Description, PairEncoder
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS, StepRMError, class_order
 from prime_ext.step_rm.question_split import SPLITS

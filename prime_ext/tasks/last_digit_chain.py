@@ -39,7 +39,7 @@ def apply_operation(value: int, operator: str, operand: int) -> int:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ChainProblem:
     """A start digit and the operations applied to it from left to right."""
 
     start: int
@@ -57,13 +57,13 @@ class Problem:
         return value
 
 
-def parse_prompt(prompt: str) -> Problem:
+def parse_prompt(prompt: str) -> ChainProblem:
     """Read a problem from its prompt. ``ValueError``: the text is not a prompt of this task."""
     match = _PROMPT.fullmatch(prompt)
     if match is None:
         raise ValueError(f"not a last-digit chain such as '3*9+6?': {prompt!r}")
     operations = tuple((operator, int(operand)) for operator, operand in _OPERATION.findall(match[2]))
-    return Problem(start=int(match[1]), operations=operations)
+    return ChainProblem(start=int(match[1]), operations=operations)
 
 
 def get_split(prompt: str, splits: Mapping[str, tuple[int, int]] = SPLITS) -> str:
@@ -80,7 +80,9 @@ def error_probability(mean_error: float, rng: random.Random) -> float:
     return rng.betavariate(alpha, beta) if mean_error > 0 else 0.0
 
 
-def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS) -> list[Problem]:
+def generate_problems(
+    split: str, count: int, seed: int, chain_lengths: Sequence[int] = CHAIN_LENGTHS
+) -> list[ChainProblem]:
     """Draw ``count`` different problems of one split; the chain length is uniform over ``chain_lengths``.
 
     ``ValueError``: the split is unknown, or too small.
@@ -93,13 +95,13 @@ def generate_problems(split: str, count: int, seed: int, chain_lengths: Sequence
     if count > 0.5 * smallest * len(chain_lengths):
         raise ValueError(f"{count} different problems are too many for split {split!r} with chains {chain_lengths}")
     rng = random.Random(f"{split}-{seed}")
-    problems: dict[str, Problem] = {}
+    problems: dict[str, ChainProblem] = {}
     while len(problems) < count:
         operations = []
         for _ in range(rng.choice(chain_lengths)):
             operator = rng.choice("+-*")
             operations.append((operator, rng.choice(OPERANDS[operator])))
-        problem = Problem(start=rng.randrange(10), operations=tuple(operations))
+        problem = ChainProblem(start=rng.randrange(10), operations=tuple(operations))
         if get_split(problem.prompt) == split:
             problems[problem.prompt] = problem
     return list(problems.values())

@@ -13,10 +13,10 @@ import yaml
 from omegaconf import OmegaConf
 
 from prime_ext.config.checks import SettingsError, guess, read
+from prime_ext.tasks.benchmark_task import CHOICE_METRICS, DEFAULT_PROMPT, BenchmarkSource, Decoding, Task
 from prime_ext.tasks.cells import PLACEHOLDER
+from prime_ext.tasks.gym_problems import PREFIX, read_task
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.tasks.reasoning_gym import PREFIX, read_task
-from prime_ext.tasks.task import CHOICE_METRICS, DEFAULT_PROMPT, Decoding, Source, Task
 from prime_ext.utils.rows import SourceError
 from prime_ext.verifiers.sources import UnknownSource
 
@@ -106,11 +106,11 @@ def _check(task: Task, stem: str) -> Task:
     return task
 
 
-def _check_source(source: Source) -> None:
+def _check_source(source: BenchmarkSource) -> None:
     if source.generated:
         _must(source.generated in GENERATED, f"source.generated must be one of {', '.join(GENERATED)}")
         _must(bool(source.rows), "source.generated needs source.rows: how many of each split")
-        alone = Source(generated=source.generated, rows=source.rows)
+        alone = BenchmarkSource(generated=source.generated, rows=source.rows)
         _must(source == alone, "source.generated may have rows in addition, nothing else")
         return
     _must(bool(source.files or source.local), "source needs hub and files, local, or generated")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prime_ext.tasks.benchmark_task import BenchmarkProblem, Task
+from prime_ext.tasks.gym_problems import generate
 from prime_ext.tasks.last_digit_chain import GENERATED
-from prime_ext.tasks.reasoning_gym import generate
-from prime_ext.tasks.task import Problem, Task
 from prime_ext.utils.rows import BadRow, SourceError, hub_file, read_source
 
 
@@ -19,7 +19,7 @@ def choose_default_split(task: Task, local: bool) -> str:
     return "all" if "all" in splits and "test" not in splits else "test"
 
 
-def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, Problem]:
+def load_problems(task: Task, data: Path | None = None, split: str | None = None) -> dict[str, BenchmarkProblem]:
     """Load the problems of a split by their ids, in the order of the files.
 
     Rows without an id have their number; with several files, after the name of the file, which is also their column
@@ -32,9 +32,9 @@ def load_problems(task: Task, data: Path | None = None, split: str | None = None
         raise SourceError(f"{task.name}: {error}") from error
 
 
-def _load(task: Task, data: Path | None, split: str) -> dict[str, Problem]:
+def _load(task: Task, data: Path | None, split: str) -> dict[str, BenchmarkProblem]:
     parts = _rows(task, data, split)
-    problems: dict[str, Problem] = {}
+    problems: dict[str, BenchmarkProblem] = {}
     for place, rows in parts:
         stem = Path(place).name.partition(".")[0] if len(parts) > 1 else ""
         for number, row in rows:

@@ -27,7 +27,7 @@ from prime_ext.algorithms.prm_losses import PRM_LOSSES
 from prime_ext.config.settings import STEPS_PER_MEASUREMENT, PrimeSettings, PRMSettings, TrainedPRMSettings
 from prime_ext.prm import loss as fields
 from prime_ext.prm.loss import PRMLoss
-from prime_ext.prm.plan import MiniBatchPlan, plan_mini_batches
+from prime_ext.prm.mini_batches import MiniBatchPlan, plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
 from prime_ext.trainer.companion import Companion
 from prime_ext.trainer.rollouts import Rollouts

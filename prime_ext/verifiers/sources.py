@@ -137,7 +137,7 @@ def _make_code(
 
 def _make_reasoning_gym(seconds: float = 10.0) -> TaskVerifier:
     """Build the verifier; ``seconds``: time limit of the scorer for one answer."""
-    from prime_ext.verifiers.reasoning_gym import GymVerifier
+    from prime_ext.verifiers.gym_verifier import GymVerifier
 
     return GymVerifier(seconds)
 

@@ -28,7 +28,7 @@ from prime_ext.generate.prm_description import model_name
 from prime_ext.preflight.machine import check_amount
 from prime_ext.preflight.rewards import SINGLE_TURN_LOOPS
 from prime_ext.step_rm.response_cut import ResponseCutter
-from prime_ext.trainer.build import build_average, build_prm
+from prime_ext.trainer.build_models import build_average, build_prm
 from prime_ext.trainer.companion import Companion, PolicyAverage
 from prime_ext.trainer.implicit_prm import FrozenPRM
 from prime_ext.trainer.prompt_judge import PromptJudge

@@ -31,8 +31,8 @@ from prime_ext.generate.local_model import find_model
 from prime_ext.tasks.calculator_tool import FIELD as OUTCOMES_FIELD
 from prime_ext.tasks.calculator_tool import OUTCOMES
 from prime_ext.tasks.last_digit_chain import outcome_reward
-from prime_ext.verl_adapter.cpu.agent_loop import SeededToolAgentLoop
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer
+from prime_ext.verl_adapter.cpu.seeded_loop import SeededToolAgentLoop
 from prime_ext.verl_adapter.tool_agent_loop import FAILED
 from prime_ext.verl_adapter.tool_agent_loop import FIELD as CALLS
 from recipes.quickstart.evaluate import HeldOutProblem, accuracy, evaluate_decodings, load_problems, write_evaluation

@@ -21,7 +21,7 @@ from prime_ext.step_rm.scorers.protocol import Chain, StepScores
 from prime_ext.tasks.last_digit_chain import outcome_reward
 from prime_ext.utils.files import write_json
 from recipes.command_line import read_options
-from recipes.pspo_wrs.data import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
+from recipes.pspo_wrs.pspo_data import MAX_RESPONSE_LENGTH, SUPERFLUOUS, USEFUL, WRONG, Step, check_steps
 from recipes.quickstart.evaluate import accuracy, load_model, load_problems, respond
 from recipes.run_statistics import standard_errors
 

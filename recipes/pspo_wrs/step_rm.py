@@ -3,8 +3,8 @@
 
     python -m recipes.pspo_wrs.step_rm --run-dir outputs/pspo_quickstart
 
-The folder holds the data (``recipes.pspo_wrs.data``) and the warm-started policy. A complete model is kept, and the
-training goes on from its last checkpoint.
+The folder holds the data (``recipes.pspo_wrs.pspo_data``) and the warm-started policy. A complete model is kept, and
+training resumes from its last checkpoint.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from prime_ext.utils.files import write_atomically
 from recipes.command_line import read_options
 from recipes.quickstart.evaluate import load_model
-from recipes.quickstart.model import BOS, VOCABULARY, character_tokenizer
+from recipes.quickstart.small_model import BOS, VOCABULARY, character_tokenizer
 
 # The question, fifteen steps before and the step itself, each with its separator; in tokens.
 MAX_LENGTH = 128

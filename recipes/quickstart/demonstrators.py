@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_ext.tasks.last_digit_chain import OPERANDS, Problem, apply_operation, error_probability, parse_prompt
+from prime_ext.tasks.last_digit_chain import OPERANDS, ChainProblem, apply_operation, error_probability, parse_prompt
 
 _STEP = re.compile(r"(\d)([+\-*])(\d)=(\d)")
 
@@ -36,7 +36,9 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[int, str, in
     return table
 
 
-def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Misconception], rng: random.Random) -> str:
+def demonstrate(
+    problem: ChainProblem, misconceptions: dict[tuple[int, str, int], Misconception], rng: random.Random
+) -> str:
     """Write the response of a noisy demonstrator, who goes on from a wrong value."""
     value, parts = problem.start, []
     for operator, operand in problem.operations:
@@ -48,7 +50,7 @@ def demonstrate(problem: Problem, misconceptions: dict[tuple[int, str, int], Mis
     return f"{''.join(parts)}\\boxed{{{value}}}"
 
 
-def solve(problem: Problem) -> str:
+def solve(problem: ChainProblem) -> str:
     return demonstrate(problem, draw_misconceptions(0.0, seed=0), random.Random(0))
 
 

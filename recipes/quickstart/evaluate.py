@@ -40,7 +40,7 @@ class HeldOutProblem(NamedTuple):
     ground_truth: str
 
 
-class Response(NamedTuple):
+class EvaluatedResponse(NamedTuple):
     """A sampled response: its tokens (``<eos>`` included, if it got that far) and its text without special tokens."""
 
     token_ids: list[int]
@@ -81,7 +81,7 @@ def respond(
     seed: int,
     description: str = "responses",
     max_response_length: int = MAX_RESPONSE_LENGTH,
-) -> list[Response]:
+) -> list[EvaluatedResponse]:
     """Sample one response per problem; temperature 0 is greedy. Problem i has the same random numbers for a seed."""
     generator = BatchedGenerator(
         model,
@@ -90,7 +90,7 @@ def respond(
         n_tokens=len(tokenizer),
         max_batch_size=BATCH_SIZE,
     )
-    responses: list[Response] = []
+    responses: list[EvaluatedResponse] = []
     for first in tqdm(range(0, len(problems), BATCH_SIZE), desc=description):
         requests = [
             GenerationRequest(
@@ -103,7 +103,7 @@ def respond(
         ]
         for output in generator.generate(requests):
             text = tokenizer.decode(output.token_ids, skip_special_tokens=True)
-            responses.append(Response(output.token_ids, text, output.stop_reason == "stop"))
+            responses.append(EvaluatedResponse(output.token_ids, text, output.stop_reason == "stop"))
     return responses
 
 
@@ -115,7 +115,7 @@ def accuracy(right: Sequence[bool]) -> dict[str, Any]:
     return {"accuracy": share, "standard_error": error, "n": len(right), "outcomes": outcomes}
 
 
-def grade(problems: Sequence[HeldOutProblem], responses: Sequence[Response]) -> dict[str, Any]:
+def grade(problems: Sequence[HeldOutProblem], responses: Sequence[EvaluatedResponse]) -> dict[str, Any]:
     """Grade one response per problem; an unfinished one that shows its answer counts too.
 
     ``steps_right`` is the fraction of locally right steps (see ``demonstrators.check_steps``) among the steps shown.
@@ -179,7 +179,7 @@ def score_response(
     reference: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     problem: HeldOutProblem,
-    response: Response,
+    response: EvaluatedResponse,
     beta: float,
 ) -> ScoredResponse:
     """Score every token of a response; the digit of its result decides a step."""

@@ -31,7 +31,7 @@ DECODINGS = (("temperature_1", ORANGE, "o"), ("greedy", GREEN, "D"))
 POLICIES = {"trained policy": ("policy", 40), "warm-started policy": ("sft", 12)}
 
 
-class Run(NamedTuple):
+class ReportedRun(NamedTuple):
     """A finished run, with its metrics by step, the evaluations of the policy before and after, and its knobs."""
 
     folder: Path
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     settings: dict[str, str]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> ReportedRun:
     """Read a run.
 
     ``metrics.jsonl`` is written again without the repetitions of a resumed run; the parts of earlier starts stay.
@@ -49,7 +49,7 @@ def read_run(folder: Path) -> Run:
     metrics = run_metrics(folder)
     write_json_lines(folder / "metrics.jsonl", ({"step": step, "data": row} for step, row in metrics.items()))
     before, after = (read_json(folder / f"evaluation_{when}.json") for when in ("before", "after"))
-    return Run(folder, metrics, before, after, read_settings(folder / "settings.txt"))
+    return ReportedRun(folder, metrics, before, after, read_settings(folder / "settings.txt"))
 
 
 def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def write_seconds(summary: Mapping[str, Any]) -> str:
 
 
 def report_run(
-    run: Run,
+    run: ReportedRun,
     title: str,
     explanation: Sequence[str],
     score: Callable[..., list[ScoredResponse]],
@@ -160,7 +160,7 @@ def report_run(
     return summary
 
 
-def plot_learning_curve(run: Run, title: str, draw_more: Callable[[Axes, Axes], None]) -> None:
+def plot_learning_curve(run: ReportedRun, title: str, draw_more: Callable[[Axes, Axes], None]) -> None:
     """Write ``learning_curve.png``: accuracy on top, the PRM below, and what ``draw_more`` draws into both panels."""
     figure, axes = make_figure(2, 1, (8, 7.4), sharex=True, height_ratios=[3, 2])
     top, bottom = axes[:, 0]

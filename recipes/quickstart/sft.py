@@ -20,7 +20,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 
 from prime_ext.utils.files import write_atomically, write_json
 from recipes.command_line import read_options
-from recipes.quickstart.model import build_model, build_tokenizer
+from recipes.quickstart.small_model import build_model, build_tokenizer
 
 IGNORED_LABEL = -100
 BATCH_SIZE, LEARNING_RATE = 64, 3e-3

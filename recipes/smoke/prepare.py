@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from prime_ext.offline_prm.settings import STEP_LOSS
+from prime_ext.offline_prm.offline_settings import STEP_LOSS
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL, LABEL2ID, LABELS
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import write_atomically, write_json_lines
-from recipes.agent.task import build_tokenizer as build_agent_tokenizer
-from recipes.pspo_wrs.data import generate_problems, label_chains
+from recipes.agent.calculator_task import build_tokenizer as build_agent_tokenizer
+from recipes.pspo_wrs.pspo_data import generate_problems, label_chains
 from recipes.pspo_wrs.step_rm import MAX_LENGTH, pair_tokenizer
 from recipes.quickstart import demonstrators
-from recipes.quickstart.data import rl_rows, sft_rows, write_parquet
-from recipes.quickstart.model import build_model, build_tokenizer
-from recipes.smoke.verifier import DATA_SOURCE
+from recipes.quickstart.quickstart_data import rl_rows, sft_rows, write_parquet
+from recipes.quickstart.small_model import build_model, build_tokenizer
+from recipes.smoke.smoke_verifier import DATA_SOURCE
 
 STEPS = 2
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -15,11 +15,11 @@ from transformers import AutoTokenizer, logging
 from examples.minimal_prime import ChainTask, Rollouts, Scores, TextTask, Trainer, build_settings, write_start
 from prime_ext.algorithms.prm_accuracy import count_pairs
 from prime_ext.config.checks import SettingsError
-from prime_ext.tasks.reasoning_gym import generate
+from prime_ext.tasks.gym_problems import generate
 from prime_ext.utils.files import read_json, write_json
 from prime_ext.utils.rows import SourceError
 from prime_ext.utils.text_tokens import TextEncoder
-from prime_ext.verifiers.reasoning_gym import GymVerifier
+from prime_ext.verifiers.gym_verifier import GymVerifier
 
 CURVE = ("rollouts", "seconds", "accuracy", "step_accuracy", "pair_accuracy", "gate", "step_auc")
 

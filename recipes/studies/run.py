@@ -16,7 +16,7 @@ A study is a YAML file, by default one of ``recipes/studies``, with these keys:
   not one, a method. Through verl it is an override or ``NAME=value``, a knob of the task's script;
 - ``seeds``, ``more_seeds`` of single methods, and ``tuning_seeds`` where a method has several candidates: the one with
   the highest mean accuracy over the curves is chosen;
-- ``labels`` and ``table``: see :mod:`recipes.studies.report`.
+- ``labels`` and ``table``: see :mod:`recipes.studies.study_report`.
 
 Start the same command again after an interruption: finished runs are not repeated; one through verl resumes.
 """
@@ -38,7 +38,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.generate.prm_description import versions
 from prime_ext.utils.files import write_text
 from recipes.studies import laboratory
-from recipes.studies.report import Study, get_seeds, read_results, read_study, write_table
+from recipes.studies.study_report import Study, get_seeds, read_results, read_study, write_table
 
 # Return a run, with its "curve" and "end", of a method, its words and a seed.
 Trainer = Callable[[str, Sequence[str], int], dict[str, Any]]

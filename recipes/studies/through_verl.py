@@ -16,13 +16,12 @@ from omegaconf import OmegaConf
 
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.utils.files import read_json, write_json
-from recipes.agent import data as agent_data
-from recipes.agent import sft as agent_sft
+from recipes.agent import agent_data, agent_sft
 from recipes.agent.play import play, summarize
-from recipes.pspo_wrs import data as pspo_data
+from recipes.pspo_wrs import pspo_data
 from recipes.pspo_wrs.measure import measure
 from recipes.pspo_wrs.step_rm import train_step_rm
-from recipes.quickstart import data as quickstart_data
+from recipes.quickstart import quickstart_data
 from recipes.quickstart import sft as quickstart_sft
 from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_problems
 from recipes.run_statistics import PAIR_ACCURACY, run_metrics
@@ -159,7 +158,7 @@ def prepare_start(folder: Path, write_data: Callable[[Path], None], train: Calla
 
 
 class Quickstart(VerlTask):
-    """The quickstart's task. Options: those of ``recipes.quickstart.data.write_data``."""
+    """The quickstart's task. Options: those of ``recipes.quickstart.quickstart_data.write_data``."""
 
     script = "quickstart/train.sh"
 

@@ -25,7 +25,7 @@ from prime_ext.config.reward_settings import chain_arguments
 from prime_ext.config.settings import VARIANTS, PrimeSettings, PRMSettings
 from prime_ext.config.variant import read_keys, variant_line
 from prime_ext.config.verl_keys import KINDS, READ_UNLISTED
-from prime_ext.trainer import modes  # noqa: F401 (verl's table of trainers gets ours)
+from prime_ext.verl_adapter import trainers  # noqa: F401 (verl's table of trainers gets ours)
 
 FOLDER = Path(prime_ext.config.__file__).parent
 MODEL = "actor_rollout_ref.model.path=/models/policy"

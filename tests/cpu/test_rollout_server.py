@@ -13,8 +13,8 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from prime_ext.generate.generation import stable_seed
-from prime_ext.verl_adapter.cpu.agent_loop import sample_seed
 from prime_ext.verl_adapter.cpu.rollout_server import TransformersServer, build_request
+from prime_ext.verl_adapter.cpu.seeded_loop import sample_seed
 from prime_ext.verl_adapter.cpu.weights import WeightLoader, pack_in_buckets
 
 PROMPT = [5, 6, 7, 8]

@@ -15,10 +15,10 @@ from data_preprocessing.code_sources import MOST_PROGRAMS, CodeProblem, join_sub
 from data_preprocessing.math_rules import MATH_RULES, MAX_CHARACTERS, remove_drawings
 from data_preprocessing.math_sources import MathProblem, gsm8k_row, read_solved
 from data_preprocessing.pipeline import SOURCES
-from data_preprocessing.problems import number_rows
+from data_preprocessing.problem_sources import number_rows
 from data_preprocessing.stages import Removal, apply_rules
 from prime_ext.utils.rows import BadRow, read_source
-from prime_ext.verifiers.code.problems import parse_test_cases
+from prime_ext.verifiers.code.cases import parse_test_cases
 
 # ---- sources ----
 

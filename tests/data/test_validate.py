@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from data_preprocessing.validate import main
 from prime_ext.tasks.rl_rows import MATH_SCHEMA, rl_row
 from prime_ext.verifiers import sources
-from recipes.quickstart.model import build_tokenizer
+from recipes.quickstart.small_model import build_tokenizer
 from recipes.tiny_model import byte_tokenizer
 
 

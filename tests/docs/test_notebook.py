@@ -8,8 +8,8 @@ import matplotlib
 import pytest
 import torch
 
-from recipes.quickstart.data import write_data
-from recipes.quickstart.model import build_model, build_tokenizer
+from recipes.quickstart.quickstart_data import write_data
+from recipes.quickstart.small_model import build_model, build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"

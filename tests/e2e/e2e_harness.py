@@ -21,7 +21,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from prime_ext.run.checkpoint import MARKER
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.tasks import last_digit_chain as task
-from recipes.quickstart.data import rl_rows, write_parquet
+from recipes.quickstart.quickstart_data import rl_rows, write_parquet
 from recipes.smoke.prepare import write_model
 
 # Long enough for a machine that is busy with other work; an idle one takes a minute or two.
@@ -133,9 +133,8 @@ def ray_was_too_slow(output: Path, begin: int) -> bool:
 
 
 def run_copied_while_saving(inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any) -> None:
-    """Run to the end, and copy to ``copy`` what a kill (SIGKILL) would leave while the checkpoint of step ``torn`` is
-    written, with that of step ``whole`` complete: all processes stand still meanwhile. They are looked up before,
-    because that takes as long as a small checkpoint."""
+    """Run to the end, and copy what a kill (SIGKILL) would leave while the checkpoint of step ``torn`` is written, with
+    that of step ``whole`` complete. All processes stand still meanwhile; looking them up then would take too long."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
         begin = log_size(output)

@@ -11,9 +11,9 @@ from forked_workers import python, with_forks
 from prime_ext.generate import export
 from prime_ext.run.metrics_file import read_metrics
 from prime_ext.utils.files import write_json
-from recipes.agent.data import write_data
+from recipes.agent.agent_data import write_data
+from recipes.agent.agent_report import report, text
 from recipes.agent.play import evaluate
-from recipes.agent.report import report, text
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def train(run):
     words = [f"--data={run / 'data' / 'sft.parquet'}", f"--output-dir={run / 'sft'}", f"--steps={SFT_STEPS}"]
     knobs = {**KNOBS, "PYTHON": python(), "PYTHONPATH": str(ROOT)}
     environment = with_forks(harness.environment(run) | knobs)
-    subprocess.run([python(), "-m", "recipes.agent.sft", *words], check=True, cwd=ROOT, env=environment)
+    subprocess.run([python(), "-m", "recipes.agent.agent_sft", *words], check=True, cwd=ROOT, env=environment)
     write_json(run / "evaluation_before.json", evaluate(run / "sft", run / "data" / "test.parquet"))
     (run / "settings.txt").write_text("".join(f"{name}={value}\n" for name, value in KNOBS.items()))
     (run / "seconds.tsv").write_text("prime\t1\n")

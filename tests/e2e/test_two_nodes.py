@@ -21,7 +21,7 @@ from prime_ext.plan.memory import Engine, read_shape
 from prime_ext.plan.run import checkpoint_bytes
 from prime_ext.run.checkpoint import find_complete_steps
 from prime_ext.run.metrics_file import read_metrics
-from recipes.quickstart.model import build_tokenizer
+from recipes.quickstart.small_model import build_tokenizer
 
 pytestmark = pytest.mark.slow
 

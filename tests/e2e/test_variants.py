@@ -11,7 +11,7 @@ import e2e_harness as harness
 import pytest
 from tiny_llama import save_llama
 
-from recipes.quickstart.model import build_model, build_tokenizer
+from recipes.quickstart.small_model import build_model, build_tokenizer
 
 pytestmark = pytest.mark.slow
 

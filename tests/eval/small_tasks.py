@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 
-from eval.plan import plan_tasks
+from eval.evaluation_plan import plan_tasks
 from eval.run import main, parser
 from prime_ext.generate.backend import BackendError, Response
 

@@ -17,7 +17,7 @@ from tiny_llama import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, Gemma2Config, Gemma2ForCausalLM
 
 from eval.prm import main
-from eval.prm_data import Response, read_prmbench, read_processbench, split_response
+from eval.prm_data import LabeledResponse, read_prmbench, read_processbench, split_response
 from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
@@ -155,7 +155,7 @@ STEPS = [["two é", "plus 🙂 two", "four"], ["x"], ["a longer first step", "b"
 
 def response(steps, prompt="2+2?"):
     text, ends = join_steps(steps)
-    return Response(prompt, text, ends, tuple(steps))
+    return LabeledResponse(prompt, text, ends, tuple(steps))
 
 
 RESPONSES = [response(steps) for steps in STEPS]

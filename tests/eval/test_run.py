@@ -29,7 +29,7 @@ from small_tasks import (
 )
 
 from eval import grade
-from eval.plan import choose_tasks
+from eval.evaluation_plan import choose_tasks
 from eval.report import write_report
 from eval.run import main
 from prime_ext.tasks.task_file import task_names

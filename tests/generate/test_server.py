@@ -12,7 +12,7 @@ from scripted_server import Answer, ScriptedServer
 
 from prime_ext.generate.backend import BackendError, Request, Response, Sampling
 from prime_ext.generate.open import add_backend_arguments, backend_from_arguments
-from prime_ext.generate.server import ServerBackend
+from prime_ext.generate.server_backend import ServerBackend
 
 
 def chat(key, text, **sampling):

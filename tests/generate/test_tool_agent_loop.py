@@ -25,7 +25,7 @@ from prime_ext.verl_adapter.tool_agent_loop import (
     build_token_pattern,
     clean,
 )
-from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, build_tokenizer
+from recipes.agent.calculator_task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN, build_tokenizer
 
 TOKENIZER = build_tokenizer()
 SECONDS = 0.3

@@ -48,7 +48,7 @@ def digest(path: Path) -> str:
 def data(folder: Path) -> dict[str, str]:
     """Return digests of the quickstart's rows, the pipeline's, and the numeric sets'."""
     fixtures = ROOT / "tests" / "data" / "fixtures"
-    python("recipes.quickstart.data", "--output-dir", folder / "quickstart", "--seed", 0)
+    python("recipes.quickstart.quickstart_data", "--output-dir", folder / "quickstart", "--seed", 0)
     settings = ROOT / "data_preprocessing" / "settings" / "gsm8k_math.yaml"
     python("data_preprocessing.pipeline", settings, f"data_dir={fixtures}", "--output-dir", folder / "pipeline")
     python("data_preprocessing.numeric_reasoning", "--data-dir", fixtures, "--output-dir", folder / "numeric")

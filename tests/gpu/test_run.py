@@ -18,7 +18,7 @@ from prime_ext.config.compose import compose_config
 from prime_ext.config.settings import PRMSettings
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
-from prime_ext.trainer.build import prm_model
+from prime_ext.trainer.build_models import prm_model
 from recipes.smoke.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,10 +46,10 @@ def test_an_unknown_part_is_named():
 def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, model, rollout):
     """Without flash-attn, which ``pip install ".[gpu]"`` leaves out."""
     monkeypatch.delenv("VERL_PLATFORM")
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "recipes.smoke.verifier")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "recipes.smoke.smoke_verifier")
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(runs, "find_spec", lambda name: None)
-    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: False)
+    monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
     prepare("prime", tmp_path / "inputs")
     path, rows = str(tmp_path / "inputs" / "model") if model else "", tmp_path / "inputs" / "train.parquet"
     given = SimpleNamespace(device="cuda", model=path, data="no folder")

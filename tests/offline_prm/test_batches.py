@@ -12,7 +12,7 @@ from tiny_llama import byte_tokenizer
 
 from prime_ext.algorithms.implicit_reward import prefix_values
 from prime_ext.offline_prm.batches import TokenRow, build_batch, encode, encode_prompts, epoch_batches
-from prime_ext.offline_prm.data import Example, Group
+from prime_ext.offline_prm.labeled_responses import Example, PromptGroup
 from prime_ext.offline_prm.losses import step_loss
 from prime_ext.prm.loss import ROW, WEIGHT
 from prime_ext.utils.rows import SourceError
@@ -59,7 +59,7 @@ def test_a_response_that_is_cut_loses_the_labels_of_the_steps_behind_the_cut():
 
 
 def test_prompts_without_room_for_a_response_are_dropped():
-    groups = [Group(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
+    groups = [PromptGroup(prompt, [Example("abcdefghij", 1.0, "row")]) for prompt in ("p0", "p" * 9, "p1")]
     usable = encode_prompts(groups, ENCODER, 8)
     assert [(group.prompt, len(group.prompt_ids)) for group in usable] == [("p0", 2), ("p1", 2)]
     with pytest.raises(SourceError, match="no prompt leaves room"):

@@ -11,8 +11,8 @@ from tiny_prm import overrides, response_rows, write_jsonl
 import prime_ext.config
 from prime_ext.config.checks import read
 from prime_ext.offline_prm.__main__ import main
-from prime_ext.offline_prm.data import read_data
-from prime_ext.offline_prm.settings import LossSettings
+from prime_ext.offline_prm.labeled_responses import read_data
+from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.utils.rows import SourceError
 
 DEFAULTS = OmegaConf.to_container(

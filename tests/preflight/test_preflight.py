@@ -33,7 +33,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.compose import read_defaults
 from prime_ext.config.modules import import_modules
 from prime_ext.config.verl_keys import check_values
-from prime_ext.preflight import files as preflight_files
+from prime_ext.preflight import file_checks as preflight_files
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.step_rm.description import FILE, Description, PairFormat
 from prime_ext.step_rm.labels import ID2LABEL
@@ -406,7 +406,7 @@ REWARD_FUNCTIONS = [
 
 @pytest.mark.parametrize(("body", "said"), REWARD_FUNCTIONS)
 def test_a_reward_function_is_called_on_the_first_row(problems_of, tmp_path, monkeypatch, body, said):
-    monkeypatch.setattr("prime_ext.preflight.files.FIRST_CALL_SECONDS", 5.0)
+    monkeypatch.setattr("prime_ext.preflight.file_checks.FIRST_CALL_SECONDS", 5.0)
     arguments = "data_source, solution_str, ground_truth, extra_info"
     (tmp_path / "score.py").write_text(f"def compute_score({arguments}):\n    {body}\n")
     problems = problems_of({FUNCTION: str(tmp_path / "score.py")})

@@ -27,8 +27,8 @@ from prime_ext.prm.loss import (
     WEIGHT,
     PRMLoss,
 )
-from prime_ext.prm.plan import plan_mini_batches
-from prime_ext.trainer.build import prm_model
+from prime_ext.prm.mini_batches import plan_mini_batches
+from prime_ext.trainer.build_models import prm_model
 from prime_ext.trainer.implicit_prm import update_options
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 

@@ -14,9 +14,9 @@ from tiny_llama import save_llama
 
 from prime_ext.config.checks import SettingsError
 from prime_ext.config.settings import PrimeSettings, PRMSettings
-from prime_ext.prm.plan import plan_mini_batches
+from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.trainer.build import build_prm
+from prime_ext.trainer.build_models import build_prm
 
 FUSED = "prm.model.use_fused_kernels=true"
 

@@ -16,11 +16,10 @@ from prime_ext.config.compose import compose_config
 from prime_ext.tasks import last_digit_chain as task
 from prime_ext.utils.files import read_json, write_json, write_json_lines
 from recipes.quickstart import demonstrators
-from recipes.quickstart.data import write_data
 from recipes.quickstart.evaluate import (
+    EvaluatedResponse,
     HeldOutProblem,
     Piece,
-    Response,
     ScoredResponse,
     evaluate,
     grade,
@@ -28,10 +27,11 @@ from recipes.quickstart.evaluate import (
     score_response,
     step_statistics,
 )
-from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
-from recipes.quickstart.report import LABELS, report, text
+from recipes.quickstart.quickstart_data import write_data
+from recipes.quickstart.quickstart_report import LABELS, report, text
 from recipes.quickstart.run_report import render_transcripts
 from recipes.quickstart.sft import IGNORED_LABEL, draw_batches, examples, train
+from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.transcript_page import color
 
 QUESTION, ANSWER = "3*9+6?", r"3*9=7;7+6=3;\boxed{3}"
@@ -74,7 +74,8 @@ def chat_ids(tokenizer, messages, **options):
 
 
 def tokenize(tokenizer, text):
-    return Response([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id], text, True)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return EvaluatedResponse([*ids, tokenizer.eos_token_id], text, True)
 
 
 def test_rows_have_verls_schemas_and_no_prompt_comes_twice(run_dir):
@@ -135,7 +136,7 @@ def test_batches_hold_one_length_and_cover_the_data_once_an_epoch(within, length
 def test_grades_count_answers_and_steps_apart():
     problems = [HeldOutProblem(QUESTION, "3"), HeldOutProblem("3*9+6-1?", "2")]
     texts = {r"3*9=8;8+6=4;\boxed{4}": True, r"3*9=7;7+6=3;3-1=2;\boxed{2}": False}
-    graded = grade(problems, [Response([], text, finished) for text, finished in texts.items()])
+    graded = grade(problems, [EvaluatedResponse([], text, finished) for text, finished in texts.items()])
     assert (graded["accuracy"], graded["outcomes"], graded["finished"]) == (0.5, "01", 0.5)
     assert graded["standard_error"] == pytest.approx(math.sqrt(0.25 / 2)) and graded["steps_right"] == 4 / 5
 

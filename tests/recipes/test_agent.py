@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from recipes.agent import task
+from recipes.agent import calculator_task as task
+from recipes.agent.agent_report import score_episode
+from recipes.agent.calculator_task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.agent.play import Episode, measure_failed_calls, play, summarize
-from recipes.agent.report import score_episode
-from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.quickstart.evaluate import HeldOutProblem
-from recipes.quickstart.model import build_model
 from recipes.quickstart.sft import IGNORED_LABEL, examples
+from recipes.quickstart.small_model import build_model
 
 TOKENIZER = task.build_tokenizer()
 EOS = TOKENIZER.eos_token
@@ -36,7 +36,7 @@ def test_problems_are_disjoint_and_their_values_are_numbers_the_calculator_knows
     assert not prompts["test"] & prompts["train"] and not prompts["sft"] & prompts["train"]
     for problem in drawn["train"]:
         assert 1 <= len(problem.operations) <= 5 and all(1 <= value < 10_000 for value in problem.values)
-    problem = task.Problem(37, (("+", 8), ("*", 7), ("-", 9)))
+    problem = task.CalculatorProblem(37, (("+", 8), ("*", 7), ("-", 9)))
     assert (problem.prompt, problem.values, problem.answer) == ("37+8*7-9?", [45, 315, 306], 306)
 
 
@@ -45,14 +45,14 @@ def test_problems_are_disjoint_and_their_values_are_numbers_the_calculator_knows
     [("operator", ("-", 8), 29), ("operand", ("+", 2), 39), ("skip", ("+", 8), 37), ("unreadable", ("+", 8), 37)],
 )
 def test_every_kind_of_mistake(kind, instead, answer):
-    table = {("+", 8): task.Misconception(1.0, kind, instead)}
-    messages = task.demonstrate(task.Problem(37, (("+", 8),)), table, 1.0, 0.0, rng=random.Random(0))
+    table = {("+", 8): task.CalculatorMisconception(1.0, kind, instead)}
+    messages = task.demonstrate(task.CalculatorProblem(37, (("+", 8),)), table, 1.0, 0.0, rng=random.Random(0))
     assert messages[-1]["content"] == f"\\boxed{{{answer}}}"
     assert (kind == "unreadable") == any(message["content"].startswith("Error: a number") for message in messages)
 
 
 def test_after_a_failed_call_it_asks_once_more_or_gives_up():
-    problem = task.Problem(37, (("+", 8),))
+    problem = task.CalculatorProblem(37, (("+", 8),))
     for gives_up, calls in ((0.0, 2), (1.0, 1)):
         messages = task.demonstrate(problem, RIGHT, gives_up, times_out=1.0, rng=random.Random(0))
         assert sum(message["role"] == "tool" for message in messages) == calls
@@ -60,7 +60,7 @@ def test_after_a_failed_call_it_asks_once_more_or_gives_up():
 
 
 def test_the_tokens_of_a_demonstration_are_those_of_the_loop_and_tools_have_no_labels():
-    problem = task.Problem(37, (("+", 8), ("*", 7)))
+    problem = task.CalculatorProblem(37, (("+", 8), ("*", 7)))
     replies = task.demonstrate(problem, RIGHT, gives_up=0.0, times_out=0.0, rng=random.Random(0))
     (row,) = examples([[{"role": "user", "content": problem.prompt}, *replies]], TOKENIZER)
     calls = [f"{CALL_OPEN}{text}{CALL_CLOSE}{EOS}" for text in ("37+8", "45*7")]

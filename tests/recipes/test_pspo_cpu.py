@@ -18,8 +18,8 @@ from prime_ext.step_rm.description import PairEncoder, PairFormat
 from prime_ext.step_rm.scorers.protocol import StepScores
 from prime_ext.tasks.last_digit_chain import get_split, outcome_reward, parse_prompt
 from prime_ext.utils.files import read_json, write_json, write_json_lines
-from recipes.pspo_wrs import measure, report
-from recipes.pspo_wrs.data import (
+from recipes.pspo_wrs import measure, pspo_report
+from recipes.pspo_wrs.pspo_data import (
     MAX_RESPONSE_LENGTH,
     OPERANDS,
     OPERATIONS,
@@ -34,8 +34,8 @@ from recipes.pspo_wrs.data import (
 )
 from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
 from recipes.quickstart.demonstrators import draw_misconceptions
-from recipes.quickstart.model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.sft import train
+from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "8+2-1+2?"
@@ -219,11 +219,11 @@ def test_the_report_shows_both_policies_and_what_the_reward_model_knows(tmp_path
     write_json_lines(tmp_path / "metrics.jsonl", rows)
     (tmp_path / "seconds.tsv").write_text("data\t10\npspo_wrs\t100\n")
     (tmp_path / "settings.txt").write_text("SEED=0\nOVERRIDES=a=b c=d\n")
-    summary = report.report(tmp_path)
+    summary = pspo_report.report(tmp_path)
     assert summary["settings"] == {"SEED": "0", "OVERRIDES": "a=b c=d"}
     assert summary["accuracy"]["gain"] == pytest.approx(0.25) and read_json(tmp_path / "summary.json") == summary
     assert (tmp_path / "steps.png").stat().st_size > 5000
-    said = report.text(tmp_path, summary)
+    said = pspo_report.text(tmp_path, summary)
     lines = {line[2:26].strip(): line[26:].split() for line in said.splitlines()}
     assert lines["more than 8 steps"] == ["25.0", "%", "0.0", "%"]
     assert lines["score, geometric mean"] == ["0.500", "0.750"]

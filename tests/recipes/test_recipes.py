@@ -24,9 +24,9 @@ from prime_ext.offline_prm.__main__ import compose as compose_offline
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
 from recipes.prime import code_rows
-from recipes.pspo_wrs.data import LABELS as LABELERS
+from recipes.pspo_wrs.pspo_data import LABELS as LABELERS
 from recipes.smoke.prepare import prepare, read_words
-from recipes.studies.report import read_study
+from recipes.studies.study_report import read_study
 from recipes.studies.through_verl import VERL_TASKS
 from recipes.tiny_model import byte_tokenizer, write_model
 
@@ -130,16 +130,16 @@ def test_every_variant_and_every_script_is_in_the_table(script, default):
 def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_path, monkeypatch):
     monkeypatch.delenv("VERL_PLATFORM")
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: True)
+    monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: True)
     call = calls_of(tmp_path, script, *GPU_RUNS[script], **NO_FILES)[-1]
     words, name = overrides_of(call, "prime_ext.train")
     rows, family = [str(inputs / "train.parquet")] * 4, name.partition("_")[0]
     words += [f"data.train_files={rows}", f"data.val_files={rows[:1]}", "trainer.total_training_steps=1"]
-    words += [f"actor_rollout_ref.model.path={inputs / 'policy'}", "modules=[recipes.smoke.verifier]"]
+    words += [f"actor_rollout_ref.model.path={inputs / 'policy'}", "modules=[recipes.smoke.smoke_verifier]"]
     config = compose_for_verl(name, [*words, *read_words(family, inputs)])
     assert [*check_config(config), *check_ray(config), *check_files(config)] == []
     # It takes a process of its own each time.
-    monkeypatch.setattr("prime_ext.preflight.files._try_verifier", lambda *_: "")
+    monkeypatch.setattr("prime_ext.preflight.file_checks._try_verifier", lambda *_: "")
 
     def problems_with(**changes):
         changed = config.copy()
@@ -153,7 +153,7 @@ def test_what_a_gpu_run_lacks_is_one_line_before_it_starts(script, inputs, tmp_p
     lines = problems_with(model__lora_rank=8)
     fewer = problems_with(model__lora_rank=8, rollout__load_format="safetensors")
     assert [line for line in lines if line not in fewer and "load_format=dummy leaves the model" in line]
-    monkeypatch.setattr("prime_ext.preflight.files.has_flash_attention", lambda: False)
+    monkeypatch.setattr("prime_ext.preflight.file_checks.has_flash_attention", lambda: False)
     lines = problems_with()
     assert all("flash-attn is not installed" in line for line in lines) and len(lines) == 1 + (script == PPO)
     assert problems_with(model__override_config={"attn_implementation": "sdpa"}) == lines[1:]

@@ -13,16 +13,16 @@ import yaml
 from examples.minimal_prime import ChainTask, Rollouts, pad_left
 from prime_ext.config.checks import SettingsError
 from prime_ext.utils.files import read_json, write_json
-from prime_ext.verifiers.reasoning_gym import read_problem
+from prime_ext.verifiers.gym_verifier import read_problem
 from recipes.run_statistics import PAIR_ACCURACY, find_crossing, get_paired_error, read_seconds, run_metrics, write_mean
-from recipes.studies import laboratory, report, through_verl
-from recipes.studies.report import read_results, read_study, write_table
+from recipes.studies import laboratory, study_report, through_verl
 from recipes.studies.run import main, run_study
+from recipes.studies.study_report import read_results, read_study, write_table
 from recipes.tiny_model import write_model
 
 ROOT = Path(__file__).parents[2]
 # The study of a pretrained model has not been run.
-STUDIES = sorted({path.stem for path in report.FOLDER.glob("*.yaml")} - {"pretrained"})
+STUDIES = sorted({path.stem for path in study_report.FOLDER.glob("*.yaml")} - {"pretrained"})
 PAGES = [*(ROOT / "docs" / "explanation" / "results").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
 
 

@@ -13,7 +13,7 @@ from tiny_llama import save_llama
 from verl.trainer.ppo.reward import load_reward_manager
 
 import prime_ext.plugin  # noqa: F401
-from eval.prm_data import Response
+from eval.prm_data import LabeledResponse
 from eval.prm_scorers import ClassifierScorer
 from prime_ext.config.compose import compose_config
 from prime_ext.reward.compute_score import compute_score
@@ -235,7 +235,7 @@ def test_scores_of_a_published_prm_are_those_of_eval_prm(tmp_path, layout):
     alone = ClassifierScorer(TokenClassifier(path, layout=layout))
     for texts in (STEPS, ("x\u00e9\U0001f642 one", "two")):
         lines = numbered(*texts).splitlines(keepends=True)
-        (expected,) = alone.score([alone.tokens(Response("What is 2*3+1?", *join_steps(lines), tuple(lines)))])
+        (expected,) = alone.score([alone.tokens(LabeledResponse("What is 2*3+1?", *join_steps(lines), tuple(lines)))])
         _, info = told(numbered(*texts), *words, f"step_scorer.model_path={path}")
         assert json.loads(info["step_scores"]) == pytest.approx(expected["probability"], abs=1e-6)
 

@@ -155,7 +155,7 @@ def start(tmp_path, monkeypatch):
     def run(*words, main):
         monkeypatch.setitem(sys.modules, "verl.trainer.main_ppo", types.SimpleNamespace(main=main))
         given = ["train", "--config-name=prime_trainer_cpu", *overrides("prime", tmp_path / "inputs")]
-        given += ["modules=[recipes.smoke.verifier]"]
+        given += ["modules=[recipes.smoke.smoke_verifier]"]
         given += [f"trainer.default_local_dir={tmp_path}/checkpoints", *words]
         monkeypatch.setattr(sys, "argv", given)
         train.main()
@@ -166,7 +166,7 @@ def start(tmp_path, monkeypatch):
 def test_modules_of_the_user_reach_the_workers_of_a_running_cluster(start, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:1")
     start(main=lambda: None)
-    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.verifier'" in sys.argv
+    assert f"{VARIABLES}VERL_USE_EXTERNAL_MODULES='prime_ext.plugin,json,recipes.smoke.smoke_verifier'" in sys.argv
     # A run that fails has its own status.
     with pytest.raises(SystemExit, match="7"):
         start(main=lambda: sys.exit(7))

@@ -28,7 +28,7 @@ from vllm_server import vllm_server
 from prime_ext.config.checks import SettingsError
 from prime_ext.step_rm.description import FILE, PairFormat
 from prime_ext.step_rm.labels import StepRMError
-from prime_ext.step_rm.scorers import server as server_module
+from prime_ext.step_rm.scorers import server_scorer as server_module
 from prime_ext.step_rm.scorers.build import build_scorer, check_server
 from prime_ext.step_rm.scorers.local import LocalScorer, StepClassifier, count_positions
 from prime_ext.step_rm.scorers.protocol import Chain, ScoringFailure, StepScores, calibrate

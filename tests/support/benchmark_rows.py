@@ -5,7 +5,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from prime_ext.tasks.task import Problem, Task
+from prime_ext.tasks.benchmark_task import BenchmarkProblem, Task
 from prime_ext.tasks.task_file import load_task
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 
@@ -25,7 +25,7 @@ def without_published_rows(task: Task) -> Task:
     return dataclasses.replace(task, source=dataclasses.replace(task.source, rows={}))
 
 
-def benchmark(name: str) -> tuple[Task, dict[str, Problem]]:
+def benchmark(name: str) -> tuple[Task, dict[str, BenchmarkProblem]]:
     """Return the task and its problems; whole sets must have the published number of rows."""
     task = load_task(name)
     folder = data_folder(*task.source.local[choose_default_split(task, local=True)])

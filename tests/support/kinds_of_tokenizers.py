@@ -6,7 +6,7 @@ import json
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from recipes.quickstart.model import build_tokenizer
+from recipes.quickstart.small_model import build_tokenizer
 
 CORPUS = [
     "Step 1: We add three and four, which is 7.\n\nStep 2: So the answer is \\boxed{7}.",

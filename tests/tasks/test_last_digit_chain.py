@@ -13,7 +13,7 @@ from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart import demonstrators
 
 operations = st.sampled_from([(operator, n) for operator, operands in task.OPERANDS.items() for n in operands])
-problems = st.builds(task.Problem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
+problems = st.builds(task.ChainProblem, st.integers(0, 9), st.lists(operations, min_size=1, max_size=8).map(tuple))
 
 
 @given(problems)

@@ -24,7 +24,7 @@ from prime_ext.trainer.reward_sources import build_shaping
 from prime_ext.trainer.rollouts import Rollouts, Steps, load_rollouts
 from prime_ext.trainer.scorer import Scored, StepRewardModel
 from prime_ext.utils.transfer_queue import RolloutStore
-from recipes.quickstart.model import build_tokenizer
+from recipes.quickstart.small_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 # The texts of the rollouts; the hole of the third one is a delimiter that is not the model's own.

@@ -29,7 +29,7 @@ from prime_ext.config.reward_settings import (
 from prime_ext.step_rm.response_cut import ResponseCutter
 from prime_ext.trainer.rollouts import load_rollouts
 from prime_ext.utils.transfer_queue import RolloutStore
-from recipes.quickstart.model import build_tokenizer
+from recipes.quickstart.small_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPTS = {"0001": 3, "0002": 2, "0003": 1}

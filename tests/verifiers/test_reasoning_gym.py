@@ -16,12 +16,12 @@ from told import rows_of
 
 from data_preprocessing.reasoning_gym import main
 from prime_ext.reward.compute_score import compute_score
-from prime_ext.tasks.reasoning_gym import UNUSABLE, generate
+from prime_ext.tasks.gym_problems import UNUSABLE, generate
 from prime_ext.tasks.rl_rows import MATH_SCHEMA
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers import reasoning_gym as module
+from prime_ext.verifiers import gym_verifier as module
 from prime_ext.verifiers import sources
-from prime_ext.verifiers.reasoning_gym import GymVerifier, read_problem
+from prime_ext.verifiers.gym_verifier import GymVerifier, read_problem
 from prime_ext.verifiers.verdict import Outcome
 
 TASKS = sorted({*DATASETS} - {"composite", UNUSABLE})

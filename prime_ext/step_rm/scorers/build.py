@@ -58,7 +58,7 @@ def build_scorer(settings: ScorerSettings, router_address: str | None = None) ->
     """
     path, remote_code = settings.model_path or "", settings.trust_remote_code
     if isinstance(settings, ServerSettings):
-        from prime_ext.step_rm.scorers.server import ClassifyScorer
+        from prime_ext.step_rm.scorers.server_scorer import ClassifyScorer
 
         address = settings.address or router_address
         if address is None:

@@ -23,7 +23,7 @@ from latex2sympy2_extended.logic import And
 from math_verify import verify
 from sympy.core.cache import clear_cache
 
-from prime_ext.verifiers.math.compare import compare
+from prime_ext.verifiers.math.answer_comparison import compare
 from prime_ext.verifiers.math.normalize import NAMES, list_readings
 from prime_ext.verifiers.math.numbers import PlainNumber
 from prime_ext.verifiers.math.structure import TRIGONOMETRIC, Equation, Group, Leaf, Node, Relation, read_answer

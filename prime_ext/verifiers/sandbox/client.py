@@ -31,7 +31,7 @@ _BOOT = """
 import json, sys
 settings = json.loads(sys.argv[1])
 sys.path[0] = settings["root"]
-from prime_ext.verifiers.sandbox.server import main
+from prime_ext.verifiers.sandbox.fork_server import main
 sys.path.pop(0)
 sys.argv = ["program.py"]
 main(settings)

@@ -29,7 +29,7 @@ ROLLOUT_HOOKS = {
     "verl.workers.rollout.replica": _register_replica,
     "verl.workers.rollout.base": lambda module: rollout_base.apply(module, ROLLOUT_NAME, _ADAPTER),
     # These modules register what they have when they are imported.
-    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.verl_adapter.cpu.agent_loop"),
+    "verl.experimental.agent_loop": lambda module: importlib.import_module("prime_ext.verl_adapter.cpu.seeded_loop"),
 }
 _CPU_HOOKS = {
     "verl.utils.distributed": distributed.apply,

@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from prime_ext.verifiers.code import MalformedTests, parse_test_cases, problems
-from prime_ext.verifiers.code.problems import PairProblem, unpickle_text
+from prime_ext.verifiers.code import MalformedTests, parse_test_cases
+from prime_ext.verifiers.code.cases import PairProblem, unpickle_text
 
 STDIN = {"input": "1 2\n", "output": "3\n", "testtype": "stdin"}
 CALL = {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}
@@ -76,6 +76,6 @@ def test_rows_that_are_not_of_livecodebench_are_refused(change, message):
 
 
 def test_tests_that_unpack_to_too_much_are_refused(monkeypatch):
-    monkeypatch.setattr(problems, "MAX_BYTES", 1000)
+    monkeypatch.setattr("prime_ext.verifiers.code.cases.MAX_BYTES", 1000)
     with pytest.raises(MalformedTests, match="private_test_cases has more than 1000 bytes"):
         parse_test_cases(row([STDIN], [{**STDIN, "input": "1 " * 1000}]))

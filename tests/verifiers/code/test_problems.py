@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, parse_test_cases
+from prime_ext.verifiers.code.cases import AssertionProblem, MalformedTests, PairProblem, parse_test_cases
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

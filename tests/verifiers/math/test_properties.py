@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import STYLES, extract
+from prime_ext.verifiers.math.math_verifier import decide
 from prime_ext.verifiers.math.normalize import normalize
 from prime_ext.verifiers.math.numbers import PlainNumber, read_number
-from prime_ext.verifiers.math.verifier import decide
 
 # Text as a policy that looks for holes would write it: LaTeX pieces in any order, and anything else.
 PIECES = st.sampled_from(

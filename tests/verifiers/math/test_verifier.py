@@ -14,7 +14,7 @@ from hostile import hostile_answers, random_hostile_answer
 
 from prime_ext.verifiers import Outcome
 from prime_ext.verifiers.math import MathVerifier
-from prime_ext.verifiers.math.compare import compare, undecided
+from prime_ext.verifiers.math.answer_comparison import compare, undecided
 from prime_ext.verifiers.math.structure import read_answer
 from prime_ext.verifiers.worker_pool import WorkerPool
 

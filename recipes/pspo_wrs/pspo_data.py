@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The task of the CPU recipes of PSPO-WRS: last-digit chains in steps of any size, with a label for every step.
 
-    python -m recipes.pspo_wrs.data --output-dir outputs/pspo_quickstart/data
+    python -m recipes.pspo_wrs.pspo_data --output-dir outputs/pspo_quickstart/data
 
 writes ``train``, ``val``, ``test`` (verl's RL schema) and ``sft`` (its SFT schema), disjoint in their prompts as in
-``recipes.quickstart.data``, and ``steps_honest.jsonl`` and ``steps_lenient.jsonl``: chains with a label for every step,
-for ``python -m prime_ext.step_rm.convert --chains``, which differ in what a superfluous step is worth.
+``recipes.quickstart.quickstart_data``, and ``steps_honest.jsonl`` and ``steps_lenient.jsonl``: chains with a label for
+every step, for ``python -m prime_ext.step_rm.convert --chains``, which differ in what a superfluous step is worth.
 
 Problems are such as those of ``prime_ext.tasks.last_digit_chain``: a start digit and operations from left to
 right, modulo 10, here only ``+`` and ``-`` by 1 or 2, ``8+2-1+2?``. How many steps a solution has is its writer's
@@ -31,15 +31,15 @@ from typing import NamedTuple
 from prime_ext.step_rm.splitting import split_steps
 from prime_ext.tasks.last_digit_chain import (
     SPLITS,
-    Problem,
+    ChainProblem,
     apply_operation,
     get_split,
     parse_prompt,
 )
 from prime_ext.utils.files import write_json_lines
 from recipes.command_line import read_options
-from recipes.quickstart.data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
 from recipes.quickstart.demonstrators import Misconception, draw_misconceptions
+from recipes.quickstart.quickstart_data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
 
 # Operations of a problem: solutions in single operations have 4 steps on average, where the Weibull has its peak.
 OPERATIONS = (3, 4, 5)
@@ -76,7 +76,7 @@ class Step(NamedTuple):
     kind: str
 
 
-def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[Problem]:
+def generate_problems(split: str, count: int, seed: int, unique: bool = True) -> list[ChainProblem]:
     """Draw problems of one split of ``prime_ext.tasks.last_digit_chain``; the number of operations is uniform.
 
     If they must be ``unique``, short ones run out first: ``test`` has some 60, 260 and 1,000 problems of three, four
@@ -87,10 +87,10 @@ def generate_problems(split: str, count: int, seed: int, unique: bool = True) ->
     if unique and count > 0.5 * existing:
         raise ValueError(f"{count} different problems are too many for split {split!r}, which has some {existing:.0f}")
     rng = random.Random(f"pspo-{split}-{seed}")
-    problems: dict[object, Problem] = {}
+    problems: dict[object, ChainProblem] = {}
     while len(problems) < count:
         operations = tuple((rng.choice("+-"), rng.choice(OPERANDS)) for _ in range(rng.choice(OPERATIONS)))
-        problem = Problem(start=rng.randrange(10), operations=operations)
+        problem = ChainProblem(start=rng.randrange(10), operations=operations)
         if get_split(problem.prompt) == split:
             problems[problem.prompt if unique else len(problems)] = problem
     return list(problems.values())
@@ -132,7 +132,7 @@ def check_steps(prompt: str, response: str) -> list[Step]:
 
 
 def write_solution(
-    problem: Problem,
+    problem: ChainProblem,
     misconceptions: dict[tuple[int, str, int], Misconception],
     rng: random.Random,
     slips: float = 0.0,
@@ -167,7 +167,7 @@ def write_solution(
     return f"{''.join(parts)}\\boxed{{{value}}}"
 
 
-def sft_rows(problems: list[Problem], seed: int) -> list[dict]:
+def sft_rows(problems: list[ChainProblem], seed: int) -> list[dict]:
     """Return demonstrations with systematic mistakes, in steps of all sizes and with superfluous ones.
 
     Demonstrations that are longer than a response may be are left out.
@@ -182,7 +182,7 @@ def sft_rows(problems: list[Problem], seed: int) -> list[dict]:
     ]
 
 
-def label_chains(problems: list[Problem], labeler: str, seed: int) -> list[dict]:
+def label_chains(problems: list[ChainProblem], labeler: str, seed: int) -> list[dict]:
     """Return chains with labels, in the format ``--chains`` of ``prime_ext.step_rm.convert``, the same for both."""
     rng = random.Random(f"labelled-{seed}")
     writers = [draw_misconceptions(LABELED_ERROR, rng.randrange(2**31)) for _ in range(LABELED_WRITERS)]

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from prime_ext.utils.rows import SourceError
+from prime_ext.verifiers.math.answer_extraction import extract
 from prime_ext.verifiers.math.complexity_limits import refusal
-from prime_ext.verifiers.math.extraction import extract
 from prime_ext.verifiers.verdict import Verdict, correct, grader_failed, no_answer, wrong
 from prime_ext.verifiers.worker_pool import Failure, WorkerPool
 

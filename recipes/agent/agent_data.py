@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the data of the agent: ``train`` and ``test`` in verl's RL schema, ``sft`` as conversations.
 
-python -m recipes.agent.data --output-dir outputs/agent_quickstart/data
+python -m recipes.agent.agent_data --output-dir outputs/agent_quickstart/data
 """
 
 import random
 from pathlib import Path
 
-from recipes.agent import task
+from recipes.agent import calculator_task as task
 from recipes.command_line import read_options
-from recipes.quickstart.data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
+from recipes.quickstart.quickstart_data import MISCONCEPTION_SEED, conversation, rl_rows, write_splits
 
 
 def write_data(

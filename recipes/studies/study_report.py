@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the table of a study from its results.
 
-    python -m recipes.studies.report compact
-    python -m recipes.studies.report compact --baseline rloo_ema --axis seconds
+    python -m recipes.studies.study_report compact
+    python -m recipes.studies.study_report compact --baseline rloo_ema --axis seconds
 
 A study is ``recipes/studies/NAME.yaml`` and its results ``recipes/studies/results/NAME.json``, unless paths are given.
 """

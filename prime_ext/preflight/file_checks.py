@@ -20,14 +20,14 @@ from prime_ext.config.pspo_settings import SECTION as PSPO_SECTION
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS, prm_section
 from prime_ext.config.step_scorer_settings import MANAGER as STEP_SCORES_MANAGER
-from prime_ext.preflight.data import check_data, has_tokenizer
+from prime_ext.preflight.data_checks import check_data, has_tokenizer
 from prime_ext.preflight.machine import get_attention
-from prime_ext.preflight.prm import check_output_layer
+from prime_ext.preflight.prm_checks import check_output_layer
 from prime_ext.preflight.pspo import check_step_rm
 from prime_ext.preflight.rewards import TOOL_LOOPS
 from prime_ext.reward import user_function
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers.reasoning_gym import require
+from prime_ext.verifiers.gym_verifier import require
 from prime_ext.verifiers.verdict import Verdict
 from prime_ext.verifiers.worker_pool import Failure
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warm start of the agent: imitate the noisy demonstrators, with the loss on what they wrote, not on what tools said.
 
-python -m recipes.agent.sft --data outputs/agent_quickstart/data/sft.parquet --output-dir outputs/agent_quickstart/sft
+python -m recipes.agent.agent_sft --data outputs/agent/data/sft.parquet --output-dir outputs/agent/sft
 """
 
 from pathlib import Path
 
-from recipes.agent.task import MAX_LENGTH, build_tokenizer
+from recipes.agent.calculator_task import MAX_LENGTH, build_tokenizer
 from recipes.command_line import read_options
-from recipes.quickstart.model import build_model
 from recipes.quickstart.sft import warm_start
+from recipes.quickstart.small_model import build_model
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:

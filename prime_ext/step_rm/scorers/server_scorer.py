@@ -12,7 +12,7 @@ from typing import Any
 import openai
 
 from prime_ext.config.step_scorer_settings import ServerSettings
-from prime_ext.generate.server import status_text
+from prime_ext.generate.server_backend import status_text
 from prime_ext.step_rm.description import Description, Input, PairEncoder
 from prime_ext.step_rm.labels import StepRMError, find_label
 from prime_ext.step_rm.scorers.protocol import Chain, Outcome, ScoringFailure, StepScorer, calibrate

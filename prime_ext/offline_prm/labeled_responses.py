@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_ext.config.settings import LOSSES_OF_HARD_LABELS
-from prime_ext.offline_prm.settings import LossSettings
+from prime_ext.offline_prm.offline_settings import LossSettings
 from prime_ext.step_rm.convert import read_list, text
 from prime_ext.utils.rows import BadRow, SourceError, read_rows
 from prime_ext.utils.text_tokens import Prompt, join_steps, wrap_prompt
@@ -29,7 +29,7 @@ class Example:
 
 
 @dataclass
-class Group:
+class PromptGroup:
     """A prompt with the responses of all rows that have it; its tokens where they are needed."""
 
     prompt: Prompt
@@ -42,7 +42,7 @@ class Group:
         return {0.0, 1.0} <= {example.label for example in self.examples}
 
 
-def count_examples(groups: Sequence[Group]) -> int:
+def count_examples(groups: Sequence[PromptGroup]) -> int:
     return sum(len(group.examples) for group in groups)
 
 
@@ -108,9 +108,9 @@ def _steps(row: Mapping[str, Any], prm: LossSettings, where: str) -> Iterator[Ex
     yield Example(joined, None, where, char_ends, tuple(labels))
 
 
-def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
+def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[PromptGroup]:
     """Read and check all rows: prompts with labeled responses, or labeled steps. Raises ``SourceError``."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, PromptGroup] = {}
     for path in map(Path, paths):
         where = ""
         for number, row in enumerate(read_rows(path), start=1):
@@ -119,7 +119,7 @@ def read_data(paths: Sequence[str | Path], prm: LossSettings) -> list[Group]:
                 if not prm.by_step and "completions" not in row and "response" in row:
                     row = _read_conversation(row)
                 prompt = _prompt(row)
-                group = groups.setdefault(prompt_key(prompt), Group(prompt))
+                group = groups.setdefault(prompt_key(prompt), PromptGroup(prompt))
                 group.examples += (_steps if prm.by_step else _responses)(row, prm, where)
             except BadRow as error:
                 raise SourceError(f"{where}: {error}") from error

@@ -12,7 +12,7 @@ from eval.prompting import FewShot, Shown, read_few_shot, show
 from eval.results import Key
 from prime_ext.generate.backend import Request, Sampling
 from prime_ext.tasks.action_prompt import NAMED_PROMPTS, read_system_prompt
-from prime_ext.tasks.task import Decoding, Problem, Task
+from prime_ext.tasks.benchmark_task import BenchmarkProblem, Decoding, Task
 from prime_ext.tasks.task_file import load_task, task_names
 from prime_ext.tasks.task_rows import choose_default_split, load_problems
 from prime_ext.utils.rows import SourceError
@@ -33,7 +33,7 @@ class Planned:
 
     task: Task
     split: str
-    problems: Mapping[str, Problem]
+    problems: Mapping[str, BenchmarkProblem]
     prompt_name: str
     shown: Mapping[str, Shown]
     decoding_name: str

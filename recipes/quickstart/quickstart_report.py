@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of a quickstart run.
 
-python -m recipes.quickstart.report --run-dir outputs/quickstart
+python -m recipes.quickstart.quickstart_report --run-dir outputs/quickstart
 """
 
 from pathlib import Path

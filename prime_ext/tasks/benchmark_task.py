@@ -16,7 +16,7 @@ from prime_ext.config.checks import STRICT, Count, CountOrZero, Number, Switch, 
 from prime_ext.tasks.cells import Columns, Shown, cell, describe_columns, fill_in, has, read_cell
 from prime_ext.tasks.value_types import Paths, Text, Texts
 from prime_ext.utils.rows import BadRow
-from prime_ext.verifiers.math.extraction import STYLES, extract_answer
+from prime_ext.verifiers.math.answer_extraction import STYLES, extract_answer
 from prime_ext.verifiers.sources import find_source
 
 # A split of a source; "all" where its authors made none.
@@ -35,7 +35,7 @@ Options = Annotated[
 
 
 @dataclass(frozen=True)
-class Source:
+class BenchmarkSource:
     """Origin of the rows."""
 
     __pydantic_config__ = STRICT
@@ -135,7 +135,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Problem:
+class BenchmarkProblem:
     """A row of a task."""
 
     fields: Mapping[str, str]  # texts for prompts
@@ -155,7 +155,7 @@ class Task:
     licence: Text
     data_source: Text  # selects the verifier, and is the source in metrics
     ability: Text  # column of verl's schema
-    source: Source
+    source: BenchmarkSource
     fields: Annotated[Mapping[Annotated[str, Field(pattern=r"^\w+$")], Shown], Field(min_length=1)]
     texts: Texts  # fields that are the problem itself, by which duplicates are found
     gold: Annotated[tuple[Gold, ...], Field(min_length=1)]  # the first whose columns a row has counts
@@ -194,27 +194,27 @@ class Task:
         extraction = {"extraction": self.extraction} if self.extraction else {}
         return {**find_source(self.data_source).options, **extraction, **self.limits}
 
-    def problem(self, row: Mapping[str, Any]) -> Problem:
+    def problem(self, row: Mapping[str, Any]) -> BenchmarkProblem:
         """Read a row of the source. ``BadRow``: a column is missing or empty, or the row has no gold answer."""
         fields = {name: shown.read(row) for name, shown in self.fields.items()}
         way = next((way for way in self.gold if all(has(row, column) for column in way.columns)), None)
         if way is None:
             wanted = " or ".join("+".join(way.columns) for way in self.gold)
             raise BadRow(f"no column {wanted}; {describe_columns(row)}")
-        return Problem(
+        return BenchmarkProblem(
             fields=fields,
             gold=way.read(row, as_tests=self.grader == "code"),
             id=self.id.read(row) if self.id else "",
             groups={name: column.read(row) for name, column in self.groups.items()},
         )
 
-    def messages(self, problem: Problem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
+    def messages(self, problem: BenchmarkProblem, prompt: str = DEFAULT_PROMPT) -> list[dict[str, str]]:
         """Return the chat that shows a problem. ``KeyError``: no prompt of that name."""
         chosen = self.prompts[prompt]
         texts = {"system": chosen.system, "user": chosen.user}
         return [{"role": role, "content": fill_in(text, problem.fields)} for role, text in texts.items() if text]
 
-    def problem_texts(self, problem: Problem) -> tuple[str, ...]:
+    def problem_texts(self, problem: BenchmarkProblem) -> tuple[str, ...]:
         return tuple(problem.fields[name] for name in self.texts)
 
     def label(self, gold: str) -> str:

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, SettingsError, Share, guess, read
 from prime_ext.utils.rows import SourceError
-from prime_ext.verifiers.reasoning_gym import OF_VERIFIER, can_state, make_dataset, require
+from prime_ext.verifiers.gym_verifier import OF_VERIFIER, can_state, make_dataset, require
 
 PREFIX = "reasoning_gym:"
 # Its scorer takes every answer for right.

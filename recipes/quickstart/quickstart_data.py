@@ -4,7 +4,7 @@
 The prompts of the four files are disjoint by construction (see ``task.get_split``) and unique within each file. Only
 ``sft`` holds demonstrations, and they are noisy on purpose; the RL files hold the right final answer and no steps.
 
-    python -m recipes.quickstart.data --output-dir outputs/quickstart/data
+    python -m recipes.quickstart.quickstart_data --output-dir outputs/quickstart/data
 """
 
 import random
@@ -38,7 +38,7 @@ def conversation(problem: Any, *replies: Mapping[str, str]) -> dict[str, list]:
     return {"messages": [{"role": "user", "content": problem.prompt}, *replies]}
 
 
-def sft_rows(problems: Sequence[task.Problem], mean_error: float, seed: int) -> list[dict]:
+def sft_rows(problems: Sequence[task.ChainProblem], mean_error: float, seed: int) -> list[dict]:
     """Return noisy demonstrations."""
     misconceptions = demonstrators.draw_misconceptions(mean_error, MISCONCEPTION_SEED)
     rng = random.Random(f"demonstrations-{seed}")

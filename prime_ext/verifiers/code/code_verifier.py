@@ -12,9 +12,9 @@ import time
 from dataclasses import replace
 from typing import Any, Literal
 
-from prime_ext.verifiers.code.extraction import extract_program, wrap_in_class
+from prime_ext.verifiers.code.cases import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
 from prime_ext.verifiers.code.judge import outputs_agree, values_agree
-from prime_ext.verifiers.code.problems import AssertionProblem, MalformedTests, PairProblem, TestCases, parse_test_cases
+from prime_ext.verifiers.code.program_extraction import extract_program, wrap_in_class
 from prime_ext.verifiers.sandbox.client import Ending, Execution, Limits, Sandbox
 from prime_ext.verifiers.verdict import Outcome, Verdict, correct, grader_failed, no_answer
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from prime_ext.verifiers.math.compare import compare, undecided
+from prime_ext.verifiers.math.answer_comparison import compare, undecided
+from prime_ext.verifiers.math.answer_extraction import Extraction, extract
 from prime_ext.verifiers.math.complexity_limits import MAX_CHARACTERS, refusal
-from prime_ext.verifiers.math.extraction import Extraction, extract
 from prime_ext.verifiers.math.normalize import list_readings
 from prime_ext.verifiers.math.numbers import read_number
 from prime_ext.verifiers.math.restatement import restatement

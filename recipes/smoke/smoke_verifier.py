@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts for runs without a model that knows anything, as ``modules=[recipes.smoke.verifier]``."""
+"""Verdicts for runs without a model that knows anything, as ``modules=[recipes.smoke.smoke_verifier]``."""
 
 from prime_ext.verifiers import Verdict
 from prime_ext.verifiers.sources import register_source, register_task

@@ -19,7 +19,7 @@ TRAIN_TEST = {"train": "train", "test": "test"}
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """The fields that problems of all kinds have.
 
     ``index`` is the number of the row in its source and split, from 0; ``row`` that in its file, from 1.
@@ -54,7 +54,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Source:
+class ProblemSource:
     """A set of problems.
 
     Attributes:
@@ -81,7 +81,7 @@ class Source:
     id_column: str = ""
     joined: Callable[[Numbered], Numbered] | None = None
 
-    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> Problem:
+    def problem(self, raw: Raw, split: str, index: int, **place: Any) -> SourceProblem:
         """Turn a row into a problem. Raises BadRow."""
         if isinstance(raw, BadRow):
             raise raw
@@ -98,7 +98,7 @@ class Source:
 class SplitRows:
     """The rows of a split of a source, not yet read: of the file ``path``, or the hub's."""
 
-    source: Source
+    source: ProblemSource
     split: str
     path: Path | None = None
 
@@ -119,7 +119,7 @@ class SplitRows:
 
 
 def find_splits(
-    source: Source, files: Mapping[str, Path], data_dir: Path | None, splits: Sequence[str]
+    source: ProblemSource, files: Mapping[str, Path], data_dir: Path | None, splits: Sequence[str]
 ) -> list[SplitRows]:
     """Return the splits of a source: those of ``files``, else below ``data_dir``, else on the hub.
 
@@ -155,7 +155,7 @@ def number_rows(inputs: Sequence[SplitRows]) -> Iterator[tuple[SplitRows, int, i
             raise SourceError(f"{given.path or given.name} has no rows")
 
 
-def _reject_repeated(source: Source, row: Raw, ids: set[bytes]) -> Raw:
+def _reject_repeated(source: ProblemSource, row: Raw, ids: set[bytes]) -> Raw:
     if isinstance(row, BadRow) or not isinstance(row.get(source.id_column), (str, int)):
         return row
     key = hashlib.blake2b(repr((source.name, row[source.id_column])).encode(), digest_size=16).digest()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json``, ``learning_curve.png`` and ``transcripts.html`` of an agent's run.
 
-python -m recipes.agent.report --run-dir outputs/agent_quickstart
+python -m recipes.agent.agent_report --run-dir outputs/agent_quickstart
 """
 
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recipes.agent.calculator_task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.agent.play import Episode, measure_failed_calls, play
-from recipes.agent.task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.command_line import read_options
 from recipes.figures import ORANGE, draw_smoothed
 from recipes.quickstart.evaluate import Piece, ScoredResponse, score_tokens

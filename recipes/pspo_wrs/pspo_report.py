@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write ``summary.json`` and ``steps.png`` of the PSPO-WRS quickstart, and print a table.
 
-python -m recipes.pspo_wrs.report --run-dir outputs/pspo_quickstart
+python -m recipes.pspo_wrs.pspo_report --run-dir outputs/pspo_quickstart
 """
 
 from pathlib import Path

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 from prime_ext.tasks.calculator_tool import SCHEMA, TIMED_OUT, Refused, calculate
 from prime_ext.tasks.last_digit_chain import error_probability, get_split
-from recipes.quickstart import model as quickstart_model
+from recipes.quickstart import small_model as quickstart_model
 
 DATA_SOURCE = "prime_ext/calculator_chain"
 LENGTHS = (1, 2, 3, 4, 5)
@@ -64,7 +64,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-class Problem(NamedTuple):
+class CalculatorProblem(NamedTuple):
     """A number and the operations applied to it from left to right."""
 
     start: int
@@ -87,22 +87,22 @@ class Problem(NamedTuple):
         return self.values[-1]
 
 
-def generate_problems(split: str, count: int, seed: int) -> list[Problem]:
+def generate_problems(split: str, count: int, seed: int) -> list[CalculatorProblem]:
     """Draw different problems of a split, all values between 1 and 9999; the number of operations is uniform.
 
     Chains of five operations are fewer: more of them leave the range.
     """
     rng = random.Random(f"{split}-{seed}")
-    problems: dict[str, Problem] = {}
+    problems: dict[str, CalculatorProblem] = {}
     while len(problems) < count:
         start, length = rng.randint(10, 99), rng.choice(LENGTHS)
-        problem = Problem(start, tuple(rng.choices(OPERATIONS, k=length)))
+        problem = CalculatorProblem(start, tuple(rng.choices(OPERATIONS, k=length)))
         if all(1 <= value < 10**MOST_DIGITS for value in problem.values) and get_split(problem.prompt, SPLITS) == split:
             problems[problem.prompt] = problem
     return list(problems.values())
 
 
-class Misconception(NamedTuple):
+class CalculatorMisconception(NamedTuple):
     """The error of a demonstrator in an operation: how often it occurs, and in which way."""
 
     probability: float
@@ -110,7 +110,7 @@ class Misconception(NamedTuple):
     instead: tuple[str, int]
 
 
-def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], Misconception]:
+def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], CalculatorMisconception]:
     """Draw one per operation; how often as in the quickstart's task, with a ValueError for a mean outside [0, 1)."""
     rng, table = random.Random(seed), {}
     for number, operation in enumerate(OPERATIONS):
@@ -121,13 +121,13 @@ def draw_misconceptions(mean_error: float, seed: int) -> dict[tuple[str, int], M
             "operand": (operator, rng.choice([other for other in OPERANDS if other != operand])),
         }
         kind = KINDS[number % len(KINDS)]
-        table[operation] = Misconception(probability, kind, others.get(kind, operation))
+        table[operation] = CalculatorMisconception(probability, kind, others.get(kind, operation))
     return table
 
 
 def demonstrate(
-    problem: Problem,
-    table: Mapping[tuple[str, int], Misconception],
+    problem: CalculatorProblem,
+    table: Mapping[tuple[str, int], CalculatorMisconception],
     gives_up: float = GIVES_UP,
     times_out: float = TIMES_OUT,
     *,

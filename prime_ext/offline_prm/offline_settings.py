@@ -8,13 +8,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from prime_ext.config.checks import STRICT, Count, CountOrZero, Positive, Share, Switch, Text
-from prime_ext.run.training import Paths
+from prime_ext.run.training_runs import Paths
 
 STEP_LOSS = "step_ce"
 
 
 @dataclass(frozen=True, config=STRICT)
-class DataSettings:
+class OfflineDataSettings:
     """The section ``data``."""
 
     train_files: Paths
@@ -28,7 +28,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True, config=STRICT)
-class StepSettings:
+class OfflineStepSettings:
     """The section ``prm.steps``, of the loss of step labels."""
 
     prefix: str
@@ -42,7 +42,7 @@ class LossSettings:
     loss: Literal["ce", "dpo", "nca", "kto", "step_ce"]
     beta: Positive
     reference_path: Text
-    steps: StepSettings
+    steps: OfflineStepSettings
 
     @property
     def by_step(self) -> bool:
@@ -76,7 +76,7 @@ class RunSettings:
 class OfflineSettings:
     """The configuration ``offline_prm``, less ``model``, ``engine``, ``optim`` and ``checkpoint``, which are verl's."""
 
-    data: DataSettings
+    data: OfflineDataSettings
     prm: LossSettings
     batching: BatchSettings
     trainer: RunSettings
