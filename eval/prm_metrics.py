@@ -57,7 +57,7 @@ def harmonic_mean(first: float, second: float) -> float:
     return 2 * first * second / (first + second) if first + second > 0 else 0.0
 
 
-def processbench_score(predictions: Sequence[int | None], labels: Sequence[int]) -> dict[str, float]:
+def score_processbench(predictions: Sequence[int | None], labels: Sequence[int]) -> dict[str, float]:
     """Score predictions of the first wrong step of the responses of one split. A prediction of None is wrong.
 
     Returns, as fractions, ``error_accuracy`` (erroneous responses whose first wrong step is found exactly),
@@ -122,7 +122,7 @@ def resample_f1(predictions: Sequence[int | None], labels: Sequence[int], resamp
 # ---- PRMBench (arXiv 2501.03124) -----------------------------------------------------------------------------------
 
 
-def step_counts(scores: Sequence[float], right: Sequence[bool], threshold: float) -> tuple[int, int, int, int]:
+def count_steps(scores: Sequence[float], right: Sequence[bool], threshold: float) -> tuple[int, int, int, int]:
     """Count right steps judged right and judged wrong, and wrong steps judged right and judged wrong.
 
     A step is judged right if its score is above the threshold (strictly), as in the released code.
@@ -132,7 +132,7 @@ def step_counts(scores: Sequence[float], right: Sequence[bool], threshold: float
     return tuple(int(group.sum()) for group in groups)
 
 
-def prm_score(count_X4: np.ndarray) -> dict[str, np.ndarray]:
+def compute_prm_score(count_X4: np.ndarray) -> dict[str, np.ndarray]:
     """Return ``f1`` of right steps, ``negative_f1`` of wrong steps, and ``prm_score``, their mean, from counts.
 
     Where no step is wrong (as in the class multi_solutions), ``prm_score`` is ``f1``, as on the leaderboard.
@@ -151,7 +151,7 @@ def find_best_prm_score(scores: Sequence[Sequence[float]], right: Sequence[Seque
     threshold_M = np.append(np.nextafter(score_N.min(), -np.inf), np.unique(score_N))
     missed_M, found_M = (np.searchsorted(np.sort(score_N[own]), threshold_M, "right") for own in (right_N, ~right_N))
     count_M4 = np.stack([right_N.sum() - missed_M, missed_M, (~right_N).sum() - found_M, found_M], -1)
-    score_M = prm_score(count_M4)["prm_score"]
+    score_M = compute_prm_score(count_M4)["prm_score"]
     best = score_M.argmax()
     return float(threshold_M[best]), float(score_M[best])
 

@@ -16,17 +16,17 @@ from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
     compute_interval,
+    compute_prm_score,
     count_ordered_pairs,
+    count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
     mean_interval,
     pairwise_accuracy,
-    prm_score,
-    processbench_score,
     resample,
     resample_f1,
-    step_counts,
+    score_processbench,
 )
 from eval.prm_scorers import SCORE_KINDS, step_scores
 from eval.statistics import majority_score, pass_probability
@@ -86,7 +86,7 @@ def processbench_results(
             predictions = [find_error(scores[row], threshold_of[split]) for row in rows]
             samples.append(resample_f1(predictions, labels, arguments.resamples, arguments.seed))
             found[split] = {
-                **processbench_score(predictions, labels),
+                **score_processbench(predictions, labels),
                 "f1_interval": compute_interval(samples[-1]),
                 "threshold": threshold_of[split],
                 "responses": len(rows),
@@ -122,14 +122,14 @@ def prmbench_results(arguments: argparse.Namespace, items: Sequence[PrmBenchItem
     if not rows:
         raise RunError("all responses are too long; raise --max-length")
     right = [items[row].right for row in rows]
-    count_R4 = np.array([step_counts(scores[row], items[row].right, arguments.threshold) for row in rows])
+    count_R4 = np.array([count_steps(scores[row], items[row].right, arguments.threshold) for row in rows])
     kinds = [items[row].split for row in rows]
     classes = {}
     for kind in (*dict.fromkeys(kinds), "overall"):
         count_X4 = count_R4 if kind == "overall" else count_R4[[own == kind for own in kinds]]
-        samples = prm_score(count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
+        samples = compute_prm_score(count_X4[resample(len(count_X4), arguments.resamples, arguments.seed)].sum(1))
         classes[kind] = {
-            **{name: float(value) for name, value in prm_score(count_X4.sum(0)).items()},
+            **{name: float(value) for name, value in compute_prm_score(count_X4.sum(0)).items()},
             "prm_score_interval": compute_interval(samples["prm_score"]),
             "responses": len(count_X4),
             "steps": int(count_X4.sum()),

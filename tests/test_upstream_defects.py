@@ -7,7 +7,6 @@ import inspect
 import logging
 import os
 import subprocess
-import sys
 import textwrap
 from datetime import timedelta
 from functools import cache
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from forked_workers import python
 from torch.distributed.distributed_c10d import Backend, _get_default_timeout
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger
@@ -61,10 +61,11 @@ def test_the_time_limit_of_groups_is_read_nowhere_and_is_torchs_half_hour():
     assert _get_default_timeout(Backend("cpu:gloo,cuda:nccl")) == timedelta(minutes=30)
 
 
-def in_plain_verl(script, modules=""):
+def in_plain_verl(folder, script, modules=""):
     """Run it without the plug-in, which mends things, unless it is given; returns the last line that it prints."""
     environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": modules}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    (folder / "script.py").write_text(script)
+    done = subprocess.run([python(), folder / "script.py"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return (done.stdout.splitlines() or [""])[-1]
 
@@ -106,19 +107,19 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model():
-    assert in_plain_verl(JOINED) == "Tokenizer does not define required token '<|im_end|>'"
-    assert in_plain_verl(JOINED, "prime_ext.plugin") == "ContinuousTokenBuilder"
+def test_a_qwen2_without_chatml_cannot_generate_and_here_joins_turns_as_an_unknown_model(tmp_path):
+    assert in_plain_verl(tmp_path, JOINED) == "Tokenizer does not define required token '<|im_end|>'"
+    assert in_plain_verl(tmp_path, JOINED, "prime_ext.plugin") == "ContinuousTokenBuilder"
 
 
 @pytest.mark.slow
-def test_fused_kernels_of_one_model_take_the_logits_of_another():
-    in_plain_verl(FUSED)
+def test_fused_kernels_of_one_model_take_the_logits_of_another(tmp_path):
+    in_plain_verl(tmp_path, FUSED)
 
 
 @pytest.mark.slow
-def test_a_critic_asks_for_flash_attention_whatever_is_set():
-    in_plain_verl(CRITIC)
+def test_a_critic_asks_for_flash_attention_whatever_is_set(tmp_path):
+    in_plain_verl(tmp_path, CRITIC)
 
 
 def test_merging_rounds_and_an_update_that_is_not_finite_is_passed_over():

@@ -53,9 +53,8 @@ def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):
         assert sum(outcomes) == pytest.approx(row["agent/tool_calls/calls"] - row["agent/tool_calls/unknown"])
         assert row["prm/grad_norm"] > 0 and row["actor/grad_norm"] > 0
     assert "Traceback" not in (run_dir / "log.txt").read_text()
-    for role in ("policy", "prm"):
-        words = [str(run_dir / "checkpoints"), str(run_dir / role), "--role", {"policy": "actor"}.get(role, role)]
-        assert export.main(words) == 0
+    for folder, role in (("policy", "actor"), ("prm", "prm")):
+        assert export.main([str(run_dir / "checkpoints"), str(run_dir / folder), "--role", role]) == 0
     write_json(run_dir / "evaluation_after.json", evaluate(run_dir / "policy", run_dir / "data" / "test.parquet"))
     summary = report(run_dir)
     assert summary["steps"] == 2 and summary["calls"]["after"]["calls_per_episode"] > 0.5

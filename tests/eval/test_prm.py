@@ -22,16 +22,16 @@ from eval.prm_metrics import (
     AGGREGATIONS,
     compute_best_of,
     compute_interval,
+    compute_prm_score,
     count_ordered_pairs,
+    count_steps,
     find_best_prm_score,
     find_error,
     fit_threshold,
     mean_interval,
     pairwise_accuracy,
-    prm_score,
-    processbench_score,
     resample_f1,
-    step_counts,
+    score_processbench,
 )
 from eval.prm_scorers import ClassifierScorer, ImplicitScorer, LogProbModel, step_scores
 from prime_ext.algorithms.prm_accuracy import count_pairs
@@ -49,11 +49,11 @@ def test_a_step_is_wrong_strictly_below_the_threshold():
 
 def test_f1_is_the_harmonic_mean_of_the_accuracies_of_the_two_classes():
     labels = [0, 1, 2, 3, -1, -1]
-    score = processbench_score([0, 1, 2, 0, -1, 3], labels)
+    score = score_processbench([0, 1, 2, 0, -1, 3], labels)
     assert score == {"error_accuracy": 0.75, "correct_accuracy": 0.5, "f1": pytest.approx(0.6)}
     # To find an error elsewhere is not better than to find none; a response that could not be judged is wrong.
-    assert processbench_score([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
-    assert processbench_score([-1, -1], [-1, -1])["f1"] == 0.0, "a class without a response counts as 0"
+    assert score_processbench([1, 0, -1, None, -1, None], labels)["f1"] == 0.0
+    assert score_processbench([-1, -1], [-1, -1])["f1"] == 0.0, "a class without a response counts as 0"
 
 
 ROWS = st.lists(
@@ -75,9 +75,9 @@ def test_the_fitted_threshold_is_the_best_there_is(rows):
             fit_threshold(scores, labels)
         return
     threshold, f1 = fit_threshold(scores, labels)
-    tried = [processbench_score([find_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
+    tried = [score_processbench([find_error(s, t) for s in scores], labels)["f1"] for t in [*values, values[-1] + 1]]
     assert f1 == pytest.approx(max(tried))
-    assert processbench_score([find_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
+    assert score_processbench([find_error(s, threshold) for s in scores], labels)["f1"] == pytest.approx(f1)
 
 
 def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
@@ -90,7 +90,7 @@ def test_the_threshold_lies_in_the_middle_so_that_it_transfers():
 def test_intervals():
     labels, predictions = [0] * 50 + [-1] * 50, [0] * 40 + [-1] * 60
     interval = compute_interval(resample_f1(predictions, labels, 500, 0))
-    assert interval["low"] < processbench_score(predictions, labels)["f1"] < interval["high"]
+    assert interval["low"] < score_processbench(predictions, labels)["f1"] < interval["high"]
     assert interval["standard_error"] == pytest.approx(0.035, abs=0.01)
     mean = mean_interval([0.0, 1.0] * 50, 2000, 0)
     assert mean["value"] == 0.5 and mean["standard_error"] == pytest.approx(0.05, rel=0.1)
@@ -106,10 +106,10 @@ def test_prm_score_is_the_mean_of_both_f1_and_the_best_threshold_is_the_best_the
         hits = [sum(own == kind == truth for own, truth in zip(judged, right, strict=True)) for kind in kinds]
         sizes = [judged.count(kind) + right.count(kind) for kind in kinds]
         tried.append(fmean(2 * hit / size if size else 0.0 for hit, size in zip(hits, sizes, strict=True)))
-        assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(tried[-1])
+        assert compute_prm_score(count_steps(scores, right, threshold))["prm_score"] == pytest.approx(tried[-1])
     threshold, best = find_best_prm_score([scores[:1], scores[1:]], [right[:1], right[1:]])
     assert best == pytest.approx(max(tried))
-    assert prm_score(step_counts(scores, right, threshold))["prm_score"] == pytest.approx(best)
+    assert compute_prm_score(count_steps(scores, right, threshold))["prm_score"] == pytest.approx(best)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5), min_size=1, max_size=5))
