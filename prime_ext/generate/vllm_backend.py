@@ -76,7 +76,7 @@ class VLLMBackend(LocalBackend):
         """Return the event loop of the engine; the first call starts both."""
         if self._portal is None:
             # vLLM's processes import the main program again; a fork would copy the threads of this one.
-            os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
+            os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
             with catch_loading_errors(self.path), ExitStack() as opened:
                 portal = opened.enter_context(start_blocking_portal())
                 self._engine = portal.call(_engine, self.arguments)
