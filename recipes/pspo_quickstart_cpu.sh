@@ -30,7 +30,7 @@ start_run "$@"
 
 skip data "$OUT/data/data.json" || phase data "$PYTHON" -m recipes.pspo_wrs.pspo_data --output-dir "$OUT/data" --seed "$SEED"
 
-skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.sft \
+skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m recipes.quickstart.quickstart_sft \
   --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
 
 skip step_rm "$OUT/step_rm_honest/results.json" || phase step_rm "$PYTHON" -m recipes.pspo_wrs.step_rm --run-dir "$OUT" --seed "$SEED"

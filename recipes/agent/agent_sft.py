@@ -8,12 +8,12 @@ from pathlib import Path
 
 from recipes.agent.calculator_task import MAX_LENGTH, build_tokenizer
 from recipes.command_line import read_options
-from recipes.quickstart.sft import warm_start
+from recipes.quickstart.quickstart_sft import warm_start
 from recipes.quickstart.small_model import build_model
 
 
 def train(data: Path, output_dir: Path, *, steps: int = 1000, seed: int = 0) -> None:
-    """Train a fresh model on ``data``; see :func:`recipes.quickstart.sft.warm_start`."""
+    """Train a fresh model on ``data``; see :func:`recipes.quickstart.quickstart_sft.warm_start`."""
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed, max_position_embeddings=MAX_LENGTH)
     warm_start(model, tokenizer, data, output_dir, steps=steps, seed=seed, same_length_within=8)

@@ -63,10 +63,10 @@ data_to_report() {
   local recipe=$1 evaluation=$2
   shift 2
 
-  skip data "$OUT/data/data.json" || phase data "$PYTHON" -m "recipes.$recipe.data" --output-dir "$OUT/data" \
+  skip data "$OUT/data/data.json" || phase data "$PYTHON" -m "recipes.$recipe.${recipe}_data" --output-dir "$OUT/data" \
     --seed "$SEED" --test-size "$TEST_SIZE" --mean-error "$MEAN_ERROR"
 
-  skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m "recipes.$recipe.sft" \
+  skip warm_start "$OUT/sft/sft.json" || phase warm_start "$PYTHON" -m "recipes.$recipe.${recipe}_sft" \
     --data "$OUT/data/sft.parquet" --output-dir "$OUT/sft" --steps "$SFT_STEPS" --seed "$SEED"
 
   skip evaluation_before "$OUT/evaluation_before.json" || phase evaluation_before "$PYTHON" -m "recipes.$recipe.$evaluation" \
@@ -85,5 +85,5 @@ data_to_report() {
     --model "$OUT/policy" --data "$OUT/data/test.parquet" --output "$OUT/evaluation_after.json" --seed "$SEED"
 
   # The report is cheap and prints what came out, so it is always made.
-  "$PYTHON" -m "recipes.$recipe.report" --run-dir "$OUT"
+  "$PYTHON" -m "recipes.$recipe.${recipe}_report" --run-dir "$OUT"
 }

@@ -21,8 +21,7 @@ from recipes.agent.play import play, summarize
 from recipes.pspo_wrs import pspo_data
 from recipes.pspo_wrs.measure import measure
 from recipes.pspo_wrs.step_rm import train_step_rm
-from recipes.quickstart import quickstart_data
-from recipes.quickstart import sft as quickstart_sft
+from recipes.quickstart import quickstart_data, quickstart_sft
 from recipes.quickstart.evaluate import MAX_RESPONSE_LENGTH, evaluate, load_problems
 from recipes.run_statistics import PAIR_ACCURACY, run_metrics
 

@@ -46,25 +46,14 @@ def command(inputs: Path, output: Path, overrides: list[str], module: str) -> li
     stock = ["--config-path=pkg://prime_ext.config"] if module != "prime_ext.train" else []
     return [
         python(), "-m", module, *stock, "--config-name=prime_trainer_cpu",
-        f"data.train_files={inputs}/train.parquet",
-        f"data.val_files={inputs}/val.parquet",
-        "data.train_batch_size=4",
-        "data.max_prompt_length=24",
-        "data.max_response_length=12",
+        f"data.train_files={inputs}/train.parquet", f"data.val_files={inputs}/val.parquet",
+        "data.train_batch_size=4", "data.max_prompt_length=24", "data.max_response_length=12",
         f"actor_rollout_ref.model.path={inputs}/model",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.optim.lr=1e-3",
         # An untrained PRM would be shut out by a gate; what names another variant comes later and counts.
-        "variant=paper",
-        "prm.mini_batch_size=2",
-        "prm.optim.lr=1e-3",
-        "prm.optim.lr_warmup_steps=2",
-        "modules=[parity_verifier]",
-        "trainer.logger=[console,file]",
-        "trainer.val_before_train=false",
-        "trainer.total_epochs=50",
-        f"trainer.default_local_dir={output}/checkpoints",
-        *overrides,
+        "variant=paper", "prm.mini_batch_size=2", "prm.optim.lr=1e-3", "prm.optim.lr_warmup_steps=2",
+        "modules=[parity_verifier]", "trainer.logger=[console,file]", "trainer.val_before_train=false",
+        "trainer.total_epochs=50", f"trainer.default_local_dir={output}/checkpoints", *overrides,
     ]  # fmt: skip
 
 

@@ -29,8 +29,8 @@ from recipes.quickstart.evaluate import (
 )
 from recipes.quickstart.quickstart_data import write_data
 from recipes.quickstart.quickstart_report import LABELS, report, text
+from recipes.quickstart.quickstart_sft import IGNORED_LABEL, draw_batches, examples, train
 from recipes.quickstart.run_report import render_transcripts
-from recipes.quickstart.sft import IGNORED_LABEL, draw_batches, examples, train
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 from recipes.quickstart.transcript_page import color
 

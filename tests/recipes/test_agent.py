@@ -13,7 +13,7 @@ from recipes.agent.agent_report import score_episode
 from recipes.agent.calculator_task import ANSWER_CLOSE, ANSWER_OPEN, CALL_CLOSE, CALL_OPEN
 from recipes.agent.play import Episode, measure_failed_calls, play, summarize
 from recipes.quickstart.evaluate import HeldOutProblem
-from recipes.quickstart.sft import IGNORED_LABEL, examples
+from recipes.quickstart.quickstart_sft import IGNORED_LABEL, examples
 from recipes.quickstart.small_model import build_model
 
 TOKENIZER = task.build_tokenizer()

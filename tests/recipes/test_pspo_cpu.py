@@ -34,7 +34,7 @@ from recipes.pspo_wrs.pspo_data import (
 )
 from recipes.pspo_wrs.step_rm import pair_tokenizer, train_step_rm, write_step_rm_start
 from recipes.quickstart.demonstrators import draw_misconceptions
-from recipes.quickstart.sft import train
+from recipes.quickstart.quickstart_sft import train
 from recipes.quickstart.small_model import VOCABULARY, build_model, build_tokenizer
 
 ROOT = Path(__file__).parents[2]

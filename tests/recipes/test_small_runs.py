@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that a small recipe makes before it trains, and the recipe for verl's collection."""
+"""The modules that recipes start, the data that a small one makes, and the recipe for verl's collection."""
 
 import os
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from prime_ext.config.compose import compose_config
 from prime_ext.doctor import SUPPORTED_VERL
@@ -18,6 +21,14 @@ PYTHON = f"""#!/usr/bin/env bash
 [[ "$2" != data_preprocessing.* ]] || exec "{sys.executable}" "$@"
 printf '%s\\n' "$@"
 """
+
+
+@pytest.mark.parametrize(("recipe", "evaluation"), [("quickstart", "evaluate"), ("agent", "play")])
+def test_every_module_that_a_script_starts_exists(recipe, evaluation):
+    scripts = "".join(path.read_text() for path in (ROOT / "recipes").rglob("*.sh"))
+    scripts = re.sub(r"\$\{?recipe\b\}?", recipe, scripts).replace("$evaluation", evaluation)
+    modules = re.findall(r'-m "?((?:recipes|prime_ext|eval|data_preprocessing)\b[\w.]*)', scripts)
+    assert len(modules) > 20 and [name for name in modules if find_spec(name) is None] == []
 
 
 def test_gsm8k_is_made_once_from_local_files_and_used(tmp_path):
