@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm start: imitate the noisy demonstrators for 1,000 steps, with the loss on the response tokens only.
+r"""Warm start: imitate the noisy demonstrators for 1,000 steps, with the loss on the response tokens only.
 
-    python -m recipes.quickstart.quickstart_sft --data outputs/quickstart/data/sft.parquet --output-dir sft
+    python -m recipes.quickstart.quickstart_sft --data outputs/quickstart/data/sft.parquet \
+        --output-dir outputs/quickstart/sft
 
 The default settings give a policy that solves about a quarter of the held-out problems at temperature 1, as the
 demonstrators do. The Hugging Face trainer, not verl's own: that one runs on this data too and its loss falls alike, but

@@ -109,7 +109,7 @@ _BASE = re.compile(rf"_\{{\(?({'|'.join(_BASE_WORDS)}|\d+)\)?\}}")
 _MODULUS = re.compile(
     r"\(?(?:\\(?:pmod|bmod|mod|text\{modulo\}|text\{mod\})|(?<![a-zA-Z\\])mod) ?\{?(\d{1,9}|[a-z])\}?\)?\Z"
 )
-_REPEATING = re.compile(r"(\d*\.\d*)(?:\((\d+)\)(?![\d(])|\\dot\{?(\d)\}?(?:(\d*)\\dot\{?(\d)\}?)?)")
+_REPEATING = re.compile(r"(\.\d*)(?:\((\d+)\)(?![\d(])|\\dot\{?(\d)\}?(?:(\d*)\\dot\{?(\d)\}?)?)")
 _POWER_IN_BRACKETS = re.compile(r"\^\s*\(([^(){}]*)\)")
 _CHOICES = re.compile(r"(?:\{\}|(?<![\w}]))[_^]\{(\w+)\}C_\{(\w+)\}|(?<![a-zA-Z\\])C_\{([^{}]*)\}\^\{([^{}]*)\}")
 _OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
