@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from forked_workers import python, server_of_this_process, with_forks
+from logged_runs import TIMEOUT, ray_was_too_slow, run_logged
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from prime_ext.run.checkpoint import MARKER
@@ -24,10 +25,6 @@ from prime_ext.tasks import last_digit_chain as task
 from recipes.quickstart.quickstart_data import rl_rows, write_parquet
 from recipes.smoke.prepare import write_model
 
-# Long enough for a machine that is busy with other work; an idle one takes a minute or two.
-TIMEOUT = 1800
-# Ray gives its own processes 30 seconds to start, and nothing changes that; a busy machine may need another attempt.
-RAY_STARTS = 3
 # Clocks and memory differ between runs, log-probabilities of rollouts by rounding, and prompts ahead by the speed.
 NOT_REPEATABLE = ("timing", "seconds", "perf/", "rollout_corr/", "training/rollout_", "/perf/")
 NOT_REPEATABLE += ("prime/filter/refills", "prime/filter/returned_to_queue")
@@ -76,30 +73,19 @@ def environment(output: Path) -> dict[str, str]:
     }
 
 
-def start(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> subprocess.Popen[bytes]:
-    """Start a run, whose output is appended to ``log.txt``."""
+def start_options(inputs: Path, output: Path, overrides: list[str], module: str = "prime_ext.train") -> dict[str, Any]:
+    """Return words and environment of a run, whose folder is made."""
     output.mkdir(parents=True, exist_ok=True)
-    words = command(inputs, output, overrides, module)
     known = with_forks(environment(output))
     if module != "prime_ext.train":
         # What prime_ext.train makes of the key modules.
         known["VERL_USE_EXTERNAL_MODULES"] = "prime_ext.plugin,parity_verifier"
-    with (output / "log.txt").open("a") as log:
-        return subprocess.Popen(words, env=known, stdout=log, stderr=log, start_new_session=True)
+    return {"args": command(inputs, output, overrides, module), "env": known}
 
 
 def run(inputs: Path, output: Path, *arguments: Any, **options: Any) -> None:
-    """Run :func:`start` to the end; a failure shows the end of the log. The metrics page must name what is logged."""
-    for _ in range(RAY_STARTS):
-        begin = log_size(output)
-        process = start(inputs, output, *arguments, **options)
-        try:
-            status = process.wait(TIMEOUT)
-        finally:
-            process.kill()
-        if status == 0 or not ray_was_too_slow(output, begin):
-            break
-    assert status == 0, "\n".join((output / "log.txt").read_text(errors="replace").splitlines()[-60:])
+    """Run to the end, with ``log.txt``. The metrics page must name what is logged."""
+    run_logged(output / "log.txt", **start_options(inputs, output, *arguments, **options))
     logged = {name for values in metrics(output).values() for name in values}
     assert metric_names.undocumented(logged) == []
 
@@ -111,23 +97,14 @@ def train(folder: Path, overrides: list[str]) -> dict[int, dict[str, float]]:
     return metrics(folder / "run")
 
 
-def log_size(output: Path) -> int:
-    log = output / "log.txt"
-    return log.stat().st_size if log.exists() else 0
-
-
-def ray_was_too_slow(output: Path, begin: int) -> bool:
-    """Return whether the log from ``begin`` on says that Ray's own processes did not start within its 30 seconds."""
-    return b"The current node timed out during startup" in (output / "log.txt").read_bytes()[begin:]
-
-
 def run_copied_while_saving(inputs: Path, output: Path, copy: Path, whole: int, torn: int, **options: Any) -> None:
     """Run to the end, and copy what a kill (SIGKILL) would leave while the checkpoint of step ``torn`` is written, with
     that of step ``whole`` complete. All processes stand still meanwhile; looking them up then would take too long."""
     saved, saving = (output / "checkpoints" / f"global_step_{step}" for step in (whole, torn))
     for _ in range(5):
-        begin = log_size(output)
-        process = start(inputs, output, **options)
+        known = start_options(inputs, output, **options)
+        with (output / "log.txt").open("w") as log:
+            process = subprocess.Popen(**known, stdout=log, stderr=log)
         # Ray's workers have sessions of their own: stop all forks and what they started.
         tree = psutil.Process(server_of_this_process()[1].pid)
         wait_for(saved / MARKER, process)
@@ -140,7 +117,8 @@ def run_copied_while_saving(inputs: Path, output: Path, copy: Path, whole: int, 
             if number == signal.SIGSTOP and saving.exists():
                 shutil.copytree(output, copy)
         status = process.wait(TIMEOUT)
-        assert status == 0 or ray_was_too_slow(output, begin), (output / "log.txt").read_text(errors="replace")[-6000:]
+        text = (output / "log.txt").read_text(errors="replace")
+        assert status == 0 or ray_was_too_slow(text), text[-6000:]
         if copy.exists() and not (copy / saving.relative_to(output) / MARKER).exists():
             return
         # On a busy machine they may be stopped when all is saved, which proves nothing.

@@ -7,6 +7,7 @@ from pathlib import Path
 import e2e_harness as harness
 import pytest
 from forked_workers import python, with_forks
+from logged_runs import run_logged
 
 from prime_ext.generate import export
 from prime_ext.run.metrics_file import read_metrics
@@ -37,9 +38,7 @@ def train(run):
     overrides += ["prime.process.granularity=turn", "prime.process.estimator=turn_rloo"]
     overrides += ["prime/turns=rewards", "prime.turns.coefficient=0.5"]
     command = ["bash", "recipes/agent/train.sh", str(run), str(run / "data"), str(run / "sft"), *overrides]
-    with (run / "log.txt").open("w") as log:
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=harness.TIMEOUT)
-    assert done.returncode == 0, (run / "log.txt").read_text()[-3000:]
+    run_logged(run / "log.txt", command, environment, cwd=ROOT)
 
 
 def test_the_agent_learns_in_several_turns_and_its_report_is_written(tmp_path):

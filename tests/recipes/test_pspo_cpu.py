@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from forked_workers import python, with_forks
+from logged_runs import run_logged
 
 from prime_ext.run.checkpoint import TRACKER
 from prime_ext.run.metrics_file import read_metrics
@@ -173,7 +174,7 @@ def test_two_runs_are_equal_bit_for_bit_on_one_core_or_more_and_where_one_is_res
             more = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]
             more += [f"trainer.rollout_data_dir={run}/responses"]
             command = ["bash", ROOT / "recipes" / "pspo_wrs" / "train_cpu.sh", *places, *more]
-            subprocess.run(command, env=environment, check=True, timeout=1800)
+            run_logged(run / "log.txt", command, environment)
         finally:
             os.sched_setaffinity(0, cores)
         words = ["-m", "prime_ext.generate.export", run / "checkpoints", run / "policy"]

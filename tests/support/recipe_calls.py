@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forked_workers import python, with_forks
 from hydra import compose, initialize_config_dir
+from logged_runs import run_logged
 from omegaconf import OmegaConf
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -26,14 +27,10 @@ def calls_of(folder, script, *words, **knobs):
     return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
 
 
-def run_shrunk(folder, script, *words, timeout=1800):
+def run_shrunk(folder, script, *words):
     """Run a script shrunk, to its end; returns the folder of the run, next to which ``log.txt`` has what it printed."""
     environment = with_forks(os.environ | {"SHRINK": "1", "PYTHON": python(), "OUTPUT_DIR": str(folder)})
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        command = ["bash", str(RECIPES / script), *words]
-        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=timeout, check=False)
-    assert done.returncode == 0, "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    run_logged(folder / "log.txt", ["bash", RECIPES / script, *words], environment)
     return folder / "shrunk"
 
 
