@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every name of verl and TransferQueue that prime_ext relies on, and a check that it exists. verl calls these names
 private or moves them without notice; the version is pinned for that reason. After an upgrade of verl this list shows
-what needs a look (tests/canary.py, docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
+what needs a look (tests/canary.sh, docs/how_to/upgrading_verl.md); ``git grep NAME prime_ext`` shows its use."""
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -128,3 +129,9 @@ def missing_names() -> list[str]:
         except (ImportError, AttributeError) as error:
             problems.append(f"{name} is gone or changed ({error})")
     return problems
+
+
+if __name__ == "__main__":
+    lacking = missing_names()
+    print(*lacking, f"{len(lacking)} of {len(VERL_NAMES)} names are gone or changed", sep="\n")
+    sys.exit(bool(lacking))
