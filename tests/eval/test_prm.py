@@ -255,13 +255,8 @@ def test_steps_of_a_text_as_it_was_generated():
 def described(models, tmp_path_factory):
     """Return a PRM that says how it was trained."""
     folder = save_llama(tmp_path_factory.mktemp("described") / "prm", 1)
-    description = {
-        "beta": 0.25,
-        "loss": "ce",
-        "reference": os.path.relpath(models["reference"], folder),
-        "step_prefix": "",
-        "step_separator": "\n",
-    }
+    description = {"beta": 0.25, "loss": "ce", "reference": os.path.relpath(models["reference"], folder)}
+    description |= {"step_prefix": "", "step_separator": "\n"}
     (folder / "prime_ext_prm.json").write_text(json.dumps(description))
     return folder
 

@@ -3,13 +3,13 @@
 
 from pathlib import Path
 
-from engines import worker_config
+from engines import configure, worker_config
 from gloo_ranks import finish
 from verl.workers.engine_workers import TrainingWorker
 
 
 def main(model_path, work_dir):
-    worker = TrainingWorker(worker_config(model_path))
+    worker = TrainingWorker(worker_config(configure(model_path, {})))
     worker.reset()
     worker.save_checkpoint(str(Path(work_dir) / "run" / "global_step_3" / "actor"), global_step=3)
     weights, _ = worker.engine.get_per_tensor_param()

@@ -41,7 +41,7 @@ STOOD_IN = stand_ins.install("ray", "transfer_queue")
 
 import engines  # noqa: E402  (before torch: it chooses verl's device)
 import torch  # noqa: E402
-from engines import Rollouts, build_worker, score  # noqa: E402
+from engines import Rollouts, build_worker, configure, score  # noqa: E402
 from machine import describe  # noqa: E402
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
@@ -155,9 +155,12 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 @contextmanager
-def built(path: Path, **options: Any) -> Iterator[Any]:
-    """Yield a worker, and leave nothing of it afterwards."""
-    worker = build_worker(path, remove_padding=True, **options)
+def built(path: Path, **of_prm: Any) -> Iterator[Any]:
+    """Yield a worker, and leave nothing of it afterwards; ``of_prm`` are settings below the section ``prm``."""
+    model = {"use_remove_padding": True, "enable_gradient_checkpointing": True}
+    model["override_config.attn_implementation"] = "sdpa"
+    given = {**{f"model.{name}": value for name, value in model.items()}, **of_prm}
+    worker = build_worker(configure(path, {f"prm.{name}": value for name, value in given.items()}))
     try:
         yield worker
     finally:
@@ -196,11 +199,12 @@ def measure_engines(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
     free()
     for strategy, lora, offload in product(("fsdp", "fsdp2") if CUDA else ("fsdp2",), (False, True), (False, True)):
         label = f"{strategy}, {'LoRA' if lora else 'full'}{', offload' if offload else ''}"
-        options = {"strategy": strategy, "lora_rank": LORA_RANK if lora else 0, "offload": offload}
+        options = {"engine.strategy": strategy, "model.lora_rank": LORA_RANK if lora else 0}
+        options |= {"engine.param_offload": offload, "engine.optimizer_offload": offload}
         plan = engine_memory(plan_engine(path, sizes.budgets[0], lora, offload))
         row = {"planned_peak": plan["working"] / MIB, "planned_idle": plan["idle"] / MIB}
         allocated, pinned = memory()
-        with built(path, learning_rate=1e-4, **options) as prm:
+        with built(path, **options, **{"optim.lr": 1e-4}) as prm:
             row |= measure_engine(prm, rollouts, expected, sizes, folder / "saved", label)
             row |= {name: row[name] - allocated for name in IDLE}
             row["pinned"] -= pinned

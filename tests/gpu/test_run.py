@@ -11,14 +11,10 @@ from types import SimpleNamespace
 import pytest
 import runs
 from forked_workers import python
-from omegaconf import OmegaConf
 from recipe_calls import calls_of, overrides_of
 
-from prime_ext.config.compose import compose_config
-from prime_ext.config.settings import PRMSettings
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.run.ray_cluster import check_ray
-from prime_ext.trainer.build_models import prm_model
 from recipes.smoke.prepare import overrides, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,20 +59,3 @@ def test_what_run_sh_starts_on_a_gpu_passes_the_checks(tmp_path, monkeypatch, mo
     config = compose_for_verl(name, words)
     assert [*check_config(config), *check_ray(config), *check_files(config)] == []
     assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == rollout
-
-
-def test_the_engines_that_are_measured_are_configured_as_those_of_runs(tmp_path):
-    """Exceptions are the sizes of passes, and what the measurements choose."""
-    import engines
-
-    path = engines.save_llama(tmp_path, vocabulary=8, width=8, layers=1)
-    config = compose_config("prime_trainer", [f"actor_rollout_ref.model.path={path}", "variant=paper"])
-    run = prm_model(config.prm, PRMSettings.from_mapping(OmegaConf.to_container(config.prm))).engine_config
-    measured = vars(engines.worker_config(path).engine_config)
-    chosen = {"strategy", "mixed_precision", "use_torch_compile"}
-    # {} for {"min_num_params": 0}, and a section of another engine.
-    chosen |= {"wrap_policy", "turbo_config"}
-    differing = {name for name, value in vars(run).items() if measured[name] != value}
-    assert {name for name in differing if not name.endswith(("_bsz", "_per_gpu"))} <= chosen, differing
-    # None: bf16 with sums in fp32, as the measurements have it on a GPU.
-    assert run.mixed_precision is None and run.model_dtype == "fp32"

@@ -3,19 +3,13 @@
 and on two ranks and look at what their ``main`` found there. They import this before verl, so that a rank has CPU
 mode and fused kernels of each model on its own."""
 
-import prime_ext.plugin  # noqa: F401  isort: skip
-
-import os
-from functools import cache
+import engines  # isort: skip
 
 import torch
 import torch.distributed as dist
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf, open_dict
+from engines import base_config, build_batch, nested  # noqa: F401
 from verl.utils import tensordict_utils as tu
 
-from prime_ext.config.engines import shard_over_all_ranks
-from prime_ext.config.settings import PRMSettings
 from prime_ext.prm.loss import (
     LABEL,
     MINI_BATCH_ROWS,
@@ -25,24 +19,17 @@ from prime_ext.prm.loss import (
     REFERENCE_LOG_PROBS,
     ROW,
     WEIGHT,
-    PRMLoss,
 )
 from prime_ext.prm.mini_batches import plan_mini_batches
-from prime_ext.trainer.build_models import prm_model
 from prime_ext.trainer.implicit_prm import update_options
-from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
 N_VALID, N_ROWS, BETA = 14, 16, 0.5
-LORA = {
-    "prm.model.lora_rank": 4,
-    "prm.model.lora_alpha": 8,
-    "prm.model.target_modules": "all-linear",
-    "prm.reference": "base",
-    "prm.optim.lr": 2e-2,
-}
+LORA = {"prm.model.lora_rank": 4, "prm.model.lora_alpha": 8, "prm.model.target_modules": "all-linear"}
+LORA |= {"prm.reference": "base", "prm.optim.lr": 2e-2}
 FSDP1 = {"prm.engine.strategy": "fsdp"}
 PACKED = {"prm.model.use_remove_padding": True}
 CHUNKED = {"prm.model.use_fused_kernels": True}
+ULYSSES = {"prm.engine.ulysses_sequence_parallel_size": "${trainer.n_gpus_per_node}"}  # all ranks
 OFFLOAD = {"prm.engine.param_offload": True, "prm.engine.optimizer_offload": True}
 
 
@@ -74,23 +61,11 @@ def build_rollouts():
     return rollouts
 
 
-def nested(rows):
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-
-
-@cache
-def base_config():
-    with initialize_config_module("prime_ext.config", version_base=None):
-        return compose("prime_trainer_cpu", ["variant=paper"])
-
-
 class Prm:
     """A worker of the real configuration, and the options the trainer would send it."""
 
     def __init__(self, model_path, overrides=None, forward_only=False, mini_batch_size=4):
-        config = base_config().copy()
         changes = {
-            "actor_rollout_ref.model.path": str(model_path),
             "actor_rollout_ref.rollout.n": 2,
             "prm.beta": BETA,
             "prm.mini_batch_size": mini_batch_size,
@@ -99,41 +74,21 @@ class Prm:
             "prm.optim.total_training_steps": 10,
             # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
             "prm.optim.override_optimizer_config": {"eps": 1e-3},
-            "prm.use_dynamic_bsz": False,
             "prm.micro_batch_size_per_gpu": 2,
-            "trainer.n_gpus_per_node": int(os.environ["WORLD_SIZE"]),
         }
-        with open_dict(config):
-            for key, value in {**changes, **(overrides or {})}.items():
-                OmegaConf.update(config, key, value)
-        OmegaConf.resolve(config)
-        shard_over_all_ranks(config)
-        settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
-        self.mini_batch_rows = settings.mini_batch_size * config.actor_rollout_ref.rollout.n
-        self.epochs = settings.epochs
-        self.worker = ImplicitPRMWorker(
-            prm_model(config.prm, settings, config.prm.reference_path if forward_only else None),
-            bias_lr=settings.bias_lr,
-            trainable_layers=settings.trainable_layers,
-        )
-        self.worker.reset()
-        self.worker.set_loss_fn(PRMLoss(settings.loss, settings.beta))
+        config = engines.configure(model_path, {**changes, **(overrides or {})})
+        self.ulysses = config.prm.engine.ulysses_sequence_parallel_size
+        self.mini_batch_rows = config.prm.mini_batch_size * config.actor_rollout_ref.rollout.n
+        self.epochs = config.prm.epochs
+        self.worker = engines.build_worker(config, "reference" if forward_only else "prm")
 
     def batch(self, rollouts, order, fields, **options):
         """Return this rank's share of the rows, in the order of the plan."""
-        share = len(order) // dist.get_world_size()
-        rows = order[share * dist.get_rank() : share * (dist.get_rank() + 1)]
+        share = len(order) * self.ulysses // dist.get_world_size()
+        rows = order[share * (place := dist.get_rank() // self.ulysses) : share * (place + 1)]
         picked = [rollouts[row] for row in rows]
-        sequences = [torch.cat((r["prompt"], r["response"])) for r in picked]
-        tensors = {
-            "input_ids": nested(sequences),
-            "position_ids": nested([torch.arange(len(ids)) for ids in sequences]),
-            "prompts": nested([r["prompt"] for r in picked]),
-            "responses": nested([r["response"] for r in picked]),
-            "response_mask": nested([r["mask"] for r in picked]),
-            "loss_mask": nested([r["mask"] for r in picked]),
-            ROW: torch.tensor(rows),
-        }
+        tensors = build_batch(*([r[name] for r in picked] for name in ("prompt", "response", "mask")))
+        tensors[ROW] = torch.tensor(rows)
         for name, values in fields.items():
             column = [values[row] for row in rows]
             tensors[name] = nested(column) if column[0].dim() else torch.stack(column)
@@ -147,7 +102,8 @@ class Prm:
             options[MINI_BATCH_ROWS] = self.mini_batch_rows
         data, rows = self.batch(rollouts, order, {}, **options)
         output = self.worker.score(data)
-        return gathered(dict(zip(rows, output["out"].unbind(), strict=True)))
+        # Of the ranks that share sequences, one has the output.
+        return gathered({} if output is None else dict(zip(rows, output["out"].unbind(), strict=True)))
 
     def plan(self, rollouts, replayed=None, mini_batch_rows=None):
         return plan_mini_batches(
@@ -155,7 +111,7 @@ class Prm:
             padding=[r["padding"] for r in rollouts],
             lengths=[len(r["prompt"]) + len(r["response"]) for r in rollouts],
             mini_batch_size=mini_batch_rows or self.mini_batch_rows,
-            data_parallel_size=dist.get_world_size(),
+            data_parallel_size=dist.get_world_size() // self.ulysses,
             replayed=replayed,
         )
 
@@ -175,7 +131,8 @@ class Prm:
 
     def update(self, rollouts, reference, replayed=None, mini_batch_rows=None):
         data, _ = self.planned(rollouts, reference, replayed, mini_batch_rows)
-        return metrics_of(tu.get(self.worker.train_mini_batch(data), "metrics"))
+        output = self.worker.train_mini_batch(data)
+        return None if output is None else metrics_of(tu.get(output, "metrics"))
 
     def update_and_score(self, rollouts, reference):
         data, rows = self.planned(rollouts, reference)

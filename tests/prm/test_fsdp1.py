@@ -6,13 +6,14 @@ import prm_rank as base  # isort: skip
 import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import flash_attention
 import pytest
 import torch
 import torch.distributed as dist
 from fsdp1_on_cpu import allow_fsdp1
 from gloo_ranks import finish, run_ranks
-from omegaconf import OmegaConf
 from plain_prm import (
     assert_rows_close,
     assert_updates_close,
@@ -30,7 +31,6 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import value_loss
 from verl.workers.utils.padding import response_from_nested
 
-from prime_ext.config.engines import shard_over_all_ranks
 from prime_ext.generate.export import export
 from prime_ext.trainer.implicit_prm import update_options
 from prime_ext.verl_adapter.worker_engines import average_weights
@@ -46,6 +46,10 @@ VARIANTS = {
     "bf16": FAST | BF16,
     "last layer": base.FSDP1 | base.OFFLOAD | {"prm.trainable_layers": 0.5},
 }
+FLASH = {
+    "flash-attn": base.FSDP1 | flash_attention.FLASH,
+    "flash-attn, packed, Ulysses": base.FSDP1 | base.PACKED | base.OFFLOAD | base.ULYSSES | flash_attention.FLASH,
+}
 DYNAMIC = {"prm.use_dynamic_bsz": True, "prm.max_token_len_per_gpu": 40, "prm.infer_max_token_len_per_gpu": 40}
 
 
@@ -56,11 +60,7 @@ def gathered_bytes(prm):
 
 def train_critic(model_path, rollouts, strategy):
     """Return values of a new critic before and after an update, as verl builds and trains it, and what it logs."""
-    config = base.base_config().copy()
-    config.actor_rollout_ref.model.path = str(model_path)
-    config.critic.strategy = strategy
-    OmegaConf.resolve(config)
-    shard_over_all_ranks(config)
+    config = base.engines.configure(model_path, {"critic.strategy": strategy})
     critic = omega_conf_to_dataclass(config.critic)
     critic.engine.max_token_len_per_gpu = critic.engine.infer_max_token_len_per_gpu = 40
     parts = {"model_config": critic.model, "engine_config": critic.engine, "optimizer_config": critic.optim}
@@ -70,15 +70,16 @@ def train_critic(model_path, rollouts, strategy):
     worker.reset()
     worker.set_loss_fn(partial(value_loss, config=critic))
     order = range(len(rollouts))
+    alone = SimpleNamespace(ulysses=1)
 
     def values():
-        data, _ = base.Prm.batch(None, rollouts, order, {}, compute_loss=False, temperature=1.0)
+        data, _ = base.Prm.batch(alone, rollouts, order, {}, compute_loss=False, temperature=1.0)
         output = worker.infer_batch(data)["values"]
         return [*response_from_nested(output, base.nested([r["mask"] for r in rollouts])).unbind()]
 
     before = values()
     fields = {"values": before, "returns": [torch.full(r["mask"].shape, r["label"]) for r in rollouts]}
-    data, _ = base.Prm.batch(None, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0))
+    data, _ = base.Prm.batch(alone, rollouts, order, fields, **update_options(len(rollouts), 1, 1.0))
     metrics = tu.get(worker.train_mini_batch(data), "metrics")
     return before, values(), base.metrics_of(metrics)
 
@@ -124,6 +125,13 @@ def main(model_path, work_dir):
     as_update, otherwise = same.score(rollouts, as_update=True), same.score(rollouts)
     results["packing"] = (as_update, otherwise, fresh.update_and_score(rollouts, as_update)[1])
 
+    flash_attention.install()
+    for name, overrides in FLASH.items():
+        flash_attention.CALLS.clear()
+        prm = base.Prm(model_path, overrides)
+        results["variant", name] = {"initial": prm.score(rollouts), **prm.two_updates(rollouts, reference)}
+        results["calls", name] = dict(flash_attention.CALLS)
+
     dist.barrier()
     finish(results, work_dir)
 
@@ -141,10 +149,10 @@ def results(model_path, work_dir):
     return run_ranks(PROGRAM, [model_path], {2: work_dir})[2]
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "bf16"])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS | FLASH if name != "bf16"])
 def test_scores_losses_gradients_and_weights_equal_a_plain_loop(results, model_path, variant):
     found = results["variant", variant]
-    layers = 1 if "prm.trainable_layers" in VARIANTS[variant] else None
+    layers = 1 if variant == "last layer" else None
     plain = two_updates(model_path, results["rollouts"], trainable_layers=layers)
     assert_rows_close(found["initial"], results["reference"], 2e-6)
     assert_updates_close(found["updates"], plain["updates"])
@@ -159,6 +167,11 @@ def test_in_bf16_they_are_off_by_rounding(results, model_path):
         assert update["loss"] == pytest.approx(expected["loss"], rel=0.03)
         assert update["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.03)
     assert all(weight.dtype == torch.float32 for weight in found["weights"].values())
+
+
+def test_flash_attention_is_called_with_packed_rows_and_with_half_of_the_heads_where_ranks_share_them(results):
+    for variant, heads in zip(FLASH, (4, 2), strict=True):
+        assert results["calls", variant].keys() == {f"packed, {heads} heads", "gradient in place"}
 
 
 def test_nothing_stays_gathered_after_a_scoring_pass(results):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import flash_attention
 import pytest
 import torch
 from fsdp1_on_cpu import allow_fsdp1
@@ -41,6 +42,8 @@ VARIANTS = {
         base.FSDP1 | base.PACKED | base.OFFLOAD,
         base.FSDP1 | base.PACKED | base.OFFLOAD,
     ),
+    # The last one: flash-attn's stand-in stays.
+    "flash-attn, packed, Ulysses": (BOTH, *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2),
 }
 
 
@@ -60,7 +63,9 @@ def update(policy, rollouts, old_log_probs, coefficients, advantages=None):
     fields = {"old_log_probs": old_log_probs, "advantages": advantages}
     options = policy.update_options() | {COEFFICIENTS: coefficients}
     data, _ = policy.batch(rollouts, plan.order, fields, **options)
-    metrics = tu.get(policy.worker.train_mini_batch(data), "metrics")
+    if (output := policy.worker.train_mini_batch(data)) is None:
+        return None
+    metrics = tu.get(output, "metrics")
     kept = {name: value for name, value in metrics.items() if name.startswith("kl_to")}
     return base.metrics_of(metrics) | kept
 
@@ -71,9 +76,10 @@ def main(policy_path, prm_path, average_path, work_dir):
     old_log_probs = base.Prm(policy_path, forward_only=True).score(rollouts)
     results = {"rollouts": rollouts, "old_log_probs": old_log_probs}
     for name, (coefficients, of_policy, of_prm) in VARIANTS.items():
+        if flash_attention.FLASH.items() <= of_policy.items():
+            flash_attention.install()
         trained = policy(policy_path, of_policy)
-        strategy = {key: value for key, value in of_policy.items() if key == "prm.engine.strategy"}
-        average = base.Prm(average_path, strategy, forward_only=True)
+        average = base.Prm(average_path, of_policy, forward_only=True)
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
@@ -83,7 +89,7 @@ def main(policy_path, prm_path, average_path, work_dir):
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
-    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, strategy, forward_only=True)
+    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, forward_only=True)
     results["restored average"] = restored.weights()
     finish(results, work_dir)
 

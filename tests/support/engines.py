@@ -1,50 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's training workers outside of Ray, on one device, for the benchmarks and for tests. The policy has verl's PPO
+"""verl's training workers outside of Ray, as runs configure them, for tests and benchmarks. The policy has verl's PPO
 loss and the PRM the cross-entropy loss of prime_ext; both run on the engine that verl picks for the device. Import
 this before verl: it chooses the device from the environment variable ``VERL_PLATFORM``."""
 
+import prime_ext.plugin  # noqa: F401  isort: skip  (CPU mode, fused kernels of each model on its own)
+
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-with socket.socket() as listener:
-    listener.bind(("127.0.0.1", 0))
-    RANK = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
-    for name, value in {**RANK, "MASTER_PORT": listener.getsockname()[1]}.items():
-        os.environ.setdefault(name, str(value))
-
 import torch
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tiny_llama import llama_config
 from tokenizers import Tokenizer, models
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
-from verl.workers.config import (
-    FSDPActorConfig,
-    FSDPEngineConfig,
-    FSDPOptimizerConfig,
-    HFModelConfig,
-    TrainingWorkerConfig,
-)
+from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
-import prime_ext.plugin  # noqa: F401  (CPU mode, fused kernels of each model on its own)
-from prime_ext.prm.loss import (
-    LABEL,
-    OFFSET,
-    OUTPUT_FIELD,
-    PRM_LOG_PROBS,
-    REFERENCE_LOG_PROBS,
-    ROW,
-    WEIGHT,
-    PRMLoss,
-)
+from prime_ext.config.engines import shard_over_all_ranks
+from prime_ext.config.settings import PRMSettings
+from prime_ext.prm.loss import LABEL, OFFSET, OUTPUT_FIELD, PRM_LOG_PROBS, REFERENCE_LOG_PROBS, ROW, WEIGHT, PRMLoss
+from prime_ext.trainer.build_models import prm_model
 from prime_ext.verl_adapter.patches.monkey_patch import bind_chunked
 from prime_ext.verl_adapter.prm_worker import ImplicitPRMWorker
 
@@ -65,66 +49,63 @@ def save_tokenizer(path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(path)
 
 
-def worker_config(
-    path: Path,
-    *,
-    forward_only: bool = False,
-    lora_rank: int = 0,
-    remove_padding: bool = False,
-    learning_rate: float = 1e-6,
-    strategy: str = "fsdp2",
-    offload: bool = False,
-) -> TrainingWorkerConfig:
-    """Return settings of a worker whose weights at rest are fp32; its passes are in bf16, on the CPU in fp32 too.
-    With ``offload`` weights and optimizer states are on the host between passes."""
-    compute = "fp32" if get_device_name() == "cpu" else "bf16"
-    return TrainingWorkerConfig(
-        model_type="language_model",
-        model_config=HFModelConfig(
-            path=str(path),
-            use_remove_padding=remove_padding,
-            enable_gradient_checkpointing=True,
-            override_config={"attn_implementation": "sdpa"},
-            lora_rank=lora_rank,
-            lora_alpha=2 * lora_rank,
-        ),
-        engine_config=FSDPEngineConfig(
-            strategy=strategy,
-            forward_only=forward_only,
-            model_dtype="fp32",
-            mixed_precision={"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-            # As the runs' YAML has it; the dataclass says True.
-            use_no_sync_for_gradient_accumulation=False,
-            param_offload=offload,
-            optimizer_offload=offload,
-            use_torch_compile=False,
-            use_dynamic_bsz=False,
-            micro_batch_size_per_gpu=4,
-            infer_micro_batch_size_per_gpu=4,
-        ),
-        optimizer_config=FSDPOptimizerConfig(lr=learning_rate, total_training_steps=1000, clip_grad=10.0),
-        checkpoint_config=CheckpointConfig(),
-    )
+@cache
+def base_config() -> DictConfig:
+    with initialize_config_module("prime_ext.config", version_base=None):
+        return compose(f"prime_trainer{'_cpu' if get_device_name() == 'cpu' else ''}", ["variant=paper"])
 
 
-def build_worker(
-    path: Path, *, role: str = "prm", trainable_layers: float | None = None, **options: Any
-) -> ImplicitPRMWorker:
-    """Build a worker for ``role`` prm, policy or reference; ``options`` are those of :func:`worker_config`."""
-    config = worker_config(path, forward_only=role == "reference", **options)
-    worker = ImplicitPRMWorker(config, trainable_layers=trainable_layers)
+def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
+    """Return the configuration of a run that starts from the model at ``path``, on the ranks of this program."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        rank = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
+        for name, value in {**rank, "MASTER_PORT": listener.getsockname()[1]}.items():
+            os.environ.setdefault(name, str(value))
+    config = base_config().copy()
+    changes = {
+        "actor_rollout_ref.model.path": str(path),
+        "prm.optim.total_training_steps": 1000,
+        "prm.use_dynamic_bsz": False,
+        "prm.micro_batch_size_per_gpu": 4,
+        "trainer.n_gpus_per_node": int(os.environ["WORLD_SIZE"]),
+    }
+    with open_dict(config):
+        for key, value in {**changes, **overrides}.items():
+            OmegaConf.update(config, key, value)
+    OmegaConf.resolve(config)
+    shard_over_all_ranks(config)
+    return config
+
+
+def worker_config(config: DictConfig, role: str = "prm") -> TrainingWorkerConfig:
+    settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
+    return prm_model(config.prm, settings, config.prm.reference_path if role == "reference" else None)
+
+
+def build_worker(config: DictConfig, role: str = "prm") -> ImplicitPRMWorker:
+    """Build a worker with the model and engine of the PRM, for ``role`` prm, policy or reference."""
+    settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
+    more = {"bias_lr": settings.bias_lr, "trainable_layers": settings.trainable_layers}
+    worker = ImplicitPRMWorker(worker_config(config, role), **more)
     worker.reset()
-    loss: Any = PRMLoss("ce", 0.05)
+    loss: Any = PRMLoss(settings.loss, settings.beta)
     if role == "policy":
-        rows = config.engine_config.micro_batch_size_per_gpu
-        actor = {"strategy": config.engine_config.strategy, "rollout_n": 4, "use_kl_loss": False}
-        loss = partial(ppo_loss, config=FSDPActorConfig(ppo_micro_batch_size_per_gpu=rows, **actor))
+        loss = partial(ppo_loss, config=omega_conf_to_dataclass(config.actor_rollout_ref.actor))
     worker.set_loss_fn(loss)
     return worker
 
 
 def nested(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def build_batch(prompts: list[torch.Tensor], responses: list[torch.Tensor], masks: list[torch.Tensor]) -> dict:
+    """Return the tensors of rollouts that every pass needs."""
+    sequences = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    rows = {"input_ids": sequences, "position_ids": [torch.arange(len(ids)) for ids in sequences]}
+    rows |= {"prompts": prompts, "responses": responses, "response_mask": masks, "loss_mask": masks}
+    return {name: nested(values) for name, values in rows.items()}
 
 
 class Rollouts:
@@ -141,19 +122,10 @@ class Rollouts:
         self.tokens = rows * prompt + sum(lengths)
 
     def data(self, fields: dict[str, Any] | None = None, **options: Any):
-        sequences = [torch.cat(pair) for pair in zip(self.prompts, self.responses, strict=True)]
-        tensors = {
-            "input_ids": nested(sequences),
-            "position_ids": nested([torch.arange(len(ids)) for ids in sequences]),
-            "prompts": nested(self.prompts),
-            "responses": nested(self.responses),
-            "response_mask": nested(self.masks),
-            "loss_mask": nested(self.masks),
-            ROW: torch.arange(self.rows),
-            **(fields or {}),
-        }
+        found = build_batch(self.prompts, self.responses, self.masks)
+        found |= {ROW: torch.arange(self.rows), **(fields or {})}
         options = {"pad_mode": "no_padding", "temperature": 1.0, "calculate_entropy": False, **options}
-        return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict=options)
+        return tu.get_tensordict(tensor_dict=found, non_tensor_dict=options)
 
     def update_data(self, fields: dict[str, Any], mini_batch: int, **options: Any):
         options |= {"global_batch_size": mini_batch, "mini_batch_size": mini_batch, "epochs": 1, "seed": 0}
