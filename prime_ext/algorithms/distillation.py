@@ -8,6 +8,7 @@ The reward log phi - log pi of a token vanishes once the policy has learned what
 the policy may be pulled toward phi directly, without sampled rewards.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,52 +33,54 @@ def reverse_kl(log_prob_NV: torch.Tensor, target_log_prob_NV: torch.Tensor) -> t
     return (probability_NV * apply_mask(log_prob_NV - target_log_prob_NV, probability_NV > 0)).sum(-1)
 
 
+def _measure(logits_CV: torch.Tensor, token_C1: torch.Tensor, *targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return log-probabilities of the tokens, KL to each target, and log-sums of the policy and of each target."""
+    (log_p_CV, *log_targets), log_sums = zip(*map(_log_softmax, (logits_CV, *targets)), strict=True)
+    divergences = [reverse_kl(log_p_CV, log_target_CV) for log_target_CV in log_targets]
+    return log_p_CV.gather(1, token_C1), torch.stack(divergences, -1), torch.stack(log_sums, -1)
+
+
+def _slope(
+    logits_CV: Any, token_C1: Any, log_sum_CK: Any, kl_CJ: Any, grad_C1: Any, grad_CJ: Any, *targets: Any
+) -> torch.Tensor:
+    """Return the gradient of the logits, from what :func:`_measure` returned and the gradients of it."""
+    log_p_CV = upcast(logits_CV) - log_sum_CK[:, :1]
+    probability_CV = log_p_CV.exp()
+    slope_CV = torch.zeros_like(log_p_CV)
+    # d KL / d logits = p * (log p - log target - KL)
+    for j, target_CV in enumerate(targets):
+        difference_CV = log_p_CV - (upcast(target_CV) - log_sum_CK[:, j + 1, None]) - kl_CJ[:, j, None]
+        slope_CV.addcmul_(difference_CV.masked_fill_(probability_CV == 0, 0.0), grad_CJ[:, j, None])
+    # d log p(a) / d logits = onehot(a) - p
+    return slope_CV.sub_(grad_C1).mul_(probability_CV).scatter_add_(1, token_C1, grad_C1)
+
+
+# Each pass over logits is bound by memory; compiled, a chunk is read two times where eager operations read it ten.
+_compile = functools.cache(torch.compile)
+
+
 class _LogProbsAndReverseKL(torch.autograd.Function):
     """Function that keeps its logits and a few numbers per token; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, *target_logits: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        log_probs, divergences, log_sums = [], [], []
-        parts = [value.split(chunk) for value in (logits_NV, token_N1, *target_logits)]
-        for logits_CV, token_C1, *targets in zip(*parts, strict=True):
-            log_p_CV, log_sum_C = _log_softmax(logits_CV)
-            log_sums.append(log_sum_C)
-            log_probs.append(log_p_CV.gather(1, token_C1))
-            divergences.append(torch.stack([reverse_kl(log_p_CV, _log_softmax(t)[0]) for t in targets], -1))
-            del log_p_CV
-        divergence_NJ = torch.cat(divergences)
-        ctx.save_for_backward(logits_NV, token_N1, torch.cat(log_sums), divergence_NJ, *target_logits)
+    def forward(ctx: Any, logits_NV: Any, token_N1: Any, chunk: Any, fused: Any, *target_logits: Any) -> Any:
         ctx.chunk = chunk
-        return torch.cat(log_probs), divergence_NJ
+        ctx.slope = _compile(_slope) if fused else _slope
+        measure = _compile(_measure) if fused else _measure
+        parts = zip(*(value.split(chunk) for value in (logits_NV, token_N1, *target_logits)), strict=True)
+        log_prob_N1, kl_NJ, log_sum_NK = map(torch.cat, zip(*(measure(*part) for part in parts), strict=True))
+        ctx.save_for_backward(logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits)
+        return log_prob_N1, kl_NJ
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_N1: Any, grad_NJ: Any) -> Any:
-        logits_NV, token_N1, log_sum_N, divergence_NJ, *target_logits = ctx.saved_tensors
-        nothing = (None,) * (3 + len(target_logits))
-        if grad_N1 is None and grad_NJ is None:
-            return nothing
+        logits_NV, token_N1, log_sum_NK, kl_NJ, *target_logits = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
-        for start in range(0, len(logits_NV), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            log_p_CV = upcast(logits_NV[part]) - log_sum_N[part, None]
-            probability_CV = log_p_CV.exp()
-            slope_CV = torch.zeros_like(log_p_CV)
-            if grad_NJ is not None:
-                # d KL / d logits = p * (log p - log target - KL)
-                for j, target_logits_NV in enumerate(target_logits):
-                    difference_CV = log_p_CV - _log_softmax(target_logits_NV[part])[0] - divergence_NJ[part, j, None]
-                    difference_CV.masked_fill_(probability_CV == 0, 0.0)
-                    slope_CV.addcmul_(difference_CV, grad_NJ[part, j, None])
-            if grad_N1 is not None:
-                # d log p(a) / d logits = onehot(a) - p
-                slope_CV.sub_(grad_N1[part])
-            slope_CV.mul_(probability_CV)
-            if grad_N1 is not None:
-                slope_CV.scatter_add_(1, token_N1[part], grad_N1[part])
-            grad_NV[part] = slope_CV
-        return (grad_NV, *nothing[1:])
+        values = (grad_NV, logits_NV, token_N1, log_sum_NK, kl_NJ, grad_N1, grad_NJ, *target_logits)
+        for grad_CV, *part in zip(*(value.split(ctx.chunk) for value in values), strict=True):
+            grad_CV.copy_(ctx.slope(*part))
+        return grad_NV, *(None,) * (3 + len(target_logits))
 
 
 def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,7 +90,11 @@ def _log_softmax(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def log_probs_and_reverse_kl(
-    logits_NV: torch.Tensor, token_N: torch.Tensor, target_logits: Sequence[torch.Tensor], chunk: int = 256
+    logits_NV: torch.Tensor,
+    token_N: torch.Tensor,
+    target_logits: Sequence[torch.Tensor],
+    chunk: int = 256,
+    fused: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of given tokens, and KL(pi || target) over the whole vocabulary for each target.
 
@@ -99,6 +106,7 @@ def log_probs_and_reverse_kl(
         token_N: the sampled tokens, ``0 <= id < V``.
         target_logits: logits ``(N, V)`` of each target, divided by the temperature; constants.
         chunk: tokens whose distributions are held at once.
+        fused: compile what is done to a chunk (torch.compile).
 
     Returns:
         log-probabilities ``(N,)`` and divergences ``(N, J)``, one column per target. Shapes that do not fit are a
@@ -111,7 +119,7 @@ def log_probs_and_reverse_kl(
                 f"{tuple(target_logits_NV.shape)} do not fit: a target needs the policy's vocabulary"
             )
     constants = [target.detach() for target in target_logits]
-    log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(logits_NV, token_N[:, None], chunk, *constants)
+    log_prob_N1, kl_NJ = _LogProbsAndReverseKL.apply(logits_NV, token_N[:, None], chunk, fused, *constants)
     return log_prob_N1[:, 0], kl_NJ
 
 

@@ -104,12 +104,7 @@ def _outcome(
     if settings.outcome_reads_prm and scored.reward_BT is not None:
         common = {**common, "value_BT": compute_implicit_values(scored.reward_BT, mask_BT)}
     return outcome_source(
-        rollouts.reward_BT,
-        mask_BT,
-        outcome.estimator,
-        coefficient=outcome.coefficient,
-        discount=gamma,
-        **common,
+        rollouts.reward_BT, mask_BT, outcome.estimator, coefficient=outcome.coefficient, discount=gamma, **common
     )
 
 

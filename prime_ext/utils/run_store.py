@@ -182,11 +182,7 @@ class LineFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        key: Callable[[Row], Any],
-        fields: Sequence[str],
-        wanted: Iterable[Hashable] | None = None,
+        self, path: Path, key: Callable[[Row], Any], fields: Sequence[str], wanted: Iterable[Hashable] | None = None
     ) -> None:
         self.path = path
         self._key = key

@@ -61,12 +61,12 @@ class TargetedPolicyLoss:
             metrics[f"kl_to_{role}"] = Metric(value=kl.detach(), aggregation=AggregationType.SUM)
         return loss, metrics
 
-    @staticmethod
-    def _compute_per_token(logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
+    def _compute_per_token(self, logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
         logits_NV, roles = logits_1NV[0], get_targets(data)
         with torch.autocast(logits_NV.device.type, enabled=False):
-            targets = [target_logits(role, data) for role in roles]
-            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, targets[0][1], [logits for logits, _ in targets])
+            found, tokens = zip(*(target_logits(role, data) for role in roles), strict=True)
+            fused = self.policy_loss.keywords["config"].use_torch_compile
+            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, tokens[0], found, fused=fused)
         named = zip(roles, kl_NJ.unbind(-1), strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
 

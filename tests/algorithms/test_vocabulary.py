@@ -134,18 +134,24 @@ def test_only_log_probs_or_only_divergences_may_be_used():
         torch.testing.assert_close(one.grad, both.grad)
 
 
-def test_impossible_tokens_and_16_bit_logits():
-    logits_NV = torch.tensor([[0.0, 1.0, -torch.inf]]).requires_grad_()
-    log_prob_N, kl_N1 = log_probs_and_reverse_kl(logits_NV, torch.tensor([1]), [torch.tensor([[0.0, 1.0, 5.0]])])
+@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_impossible_tokens_and_16_bit_logits(fused):
+    options = {"chunk": 4, "fused": fused}
+    logits_NV, phi_NV = torch.tensor([[0.0, 1.0, -torch.inf]]).requires_grad_(), torch.tensor([[0.0, 1.0, 5.0]])
+    log_prob_N, kl_N1 = log_probs_and_reverse_kl(logits_NV, torch.tensor([1]), [phi_NV], **options)
     (log_prob_N + kl_N1[:, 0]).sum().backward()
     assert kl_N1.isfinite().all() and logits_NV.grad.isfinite().all() and float(logits_NV.grad[0, 2]) == 0.0
 
     (wide_NV, phi_NV), token_N = _draw(1, 6, 40, 1, torch.float32)
     narrow_NV = wide_NV.bfloat16().requires_grad_()
-    log_prob_N, kl_N1 = log_probs_and_reverse_kl(narrow_NV, token_N, [phi_NV.bfloat16()])
+    log_prob_N, kl_N1 = log_probs_and_reverse_kl(narrow_NV, token_N, [phi_NV.bfloat16()], **options)
     assert log_prob_N.dtype == kl_N1.dtype == torch.float32
-    kl_N1.sum().backward()
-    assert narrow_NV.grad.dtype == torch.bfloat16
+    plain_N, plain_N1 = log_probs_and_reverse_kl(narrow_NV, token_N, [phi_NV.bfloat16()])
+    torch.testing.assert_close((log_prob_N, kl_N1), (plain_N, plain_N1))
+    sums = [(log_prob_N + kl_N1[:, 0]).sum(), (plain_N + plain_N1[:, 0]).sum()]
+    fused_NV, plain_NV = (torch.autograd.grad(one, narrow_NV)[0] for one in sums)
+    assert fused_NV.dtype == torch.bfloat16
+    torch.testing.assert_close(fused_NV, plain_NV)
 
 
 def test_a_target_of_another_vocabulary_is_refused():

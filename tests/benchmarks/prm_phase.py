@@ -5,7 +5,8 @@
 
 Every pass that a PRM phase can consist of is measured by itself, in turn with the policy's update, in one process; a
 phase is the sum of its passes. Times are seconds of the processor, because a shared machine stops a process without
-asking. The ratio is taken within each repetition. Prints and writes prm_phase.json next to this file.
+asking. The ratio is taken within each repetition. PRIME-D's divergences are measured by themselves, as they are where
+nothing is compiled (on a CPU) and where verl's ``use_torch_compile`` is true. Prints and writes prm_phase.json.
 """
 
 import statistics
@@ -17,7 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from engines import Rollouts, build_worker, chunked, save_llama, score
+import torch
+from engines import Rollouts, build_worker, chunked, configure, save_llama, score
+from torch._inductor import config, metrics
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from prime_ext.algorithms.distillation import log_probs_and_reverse_kl
 
 VOCABULARY, LAYERS = 49152, 30
 # Passes of each variant. A shared reference has been computed for the policy already: its old log-probabilities, or
@@ -43,9 +50,12 @@ VARIANTS = {
 def measure(path: Path, options: Namespace) -> dict[str, Any]:
     """Measure the seconds of each pass, and the ratio of each variant to the policy's update."""
     rollouts = Rollouts(options.rows, options.prompt, options.response, VOCABULARY)
-    policy, prm, reference = (build_worker(path, role=role) for role in ("policy", "prm", "reference"))
-    lora = build_worker(path, lora_rank=16)
-    half, third = (build_worker(path, trainable_layers=1 / part) for part in (2, 3))
+    checkpointing = {"prm.model.enable_gradient_checkpointing": True}
+    whole = configure(path, checkpointing)
+    policy, prm, reference = (build_worker(whole, role) for role in ("policy", "prm", "reference"))
+    kinds = [{"prm.model.lora_rank": 16, "prm.model.lora_alpha": 32}]
+    kinds += [{"prm.trainable_layers": 1 / part} for part in (2, 3)]
+    lora, half, third = (build_worker(configure(path, checkpointing | kind)) for kind in kinds)
     shared = score(policy, rollouts)
 
     def update(worker: Any) -> Callable[[], object]:
@@ -86,13 +96,51 @@ def measure(path: Path, options: Namespace) -> dict[str, Any]:
     return {"median_seconds": medians, "variants": variants}
 
 
+class BytesMoved(TorchDispatchMode):
+    """Sum of what eager operations read and write."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [] if func.is_view else [one for one in tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+        self.total += sum(one.numel() * one.element_size() for one in tensors)
+        return result
+
+
+def measure_kl(tokens: int, repeats: int) -> dict[str, Any]:
+    """Measure PRIME-D's divergences to two targets, with their gradient: eager, and with compiled chunks."""
+    logits_NV, *targets = (torch.randn(tokens, VOCABULARY).bfloat16() for _ in range(3))
+    token_N, logits_NV = torch.randint(VOCABULARY, (tokens,)), logits_NV.requires_grad_()
+
+    def run(fused: bool) -> None:
+        log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, token_N, targets, tokens, fused)
+        torch.autograd.backward([log_prob_N.sum(), kl_NJ.sum()])
+
+    with BytesMoved() as eager:
+        run(False)
+    torch._logging.set_logs(inductor_metrics=True)  # it counts bytes when it compiles
+    with config.patch(force_disable_caches=True):
+        run(True)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for fused in [False, True] * repeats:
+        start = time.process_time()
+        run(fused)
+        seconds[fused].append(time.process_time() - start)
+    ratio = statistics.median(one / other for one, other in zip(seconds[True], seconds[False], strict=True))
+    moved = metrics.num_bytes_accessed / eager.total
+    medians = {name: statistics.median(seconds[fused]) for name, fused in (("eager", False), ("compiled", True))}
+    return {"tokens": tokens, "median_seconds": medians, "compiled_over_eager": {"seconds": ratio, "bytes": moved}}
+
+
 def main() -> None:
     # Prompts of 16 tokens and responses of 32 to 64.
     options = harness.parser(__doc__, repeats=5, rows=8, prompt=16, response=64).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sizes = {"intermediate_size": 1536, "num_key_value_heads": 3}
         results = measure(save_llama(Path(folder), VOCABULARY, 576, LAYERS, 9, **sizes), options)
-    harness.record(options, {"results": {"smollm2-135m": results}})
+    kl = measure_kl(256, options.repeats)
+    harness.record(options, {"results": {"smollm2-135m": results}, "kl": kl})
 
 
 if __name__ == "__main__":
