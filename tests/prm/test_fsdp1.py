@@ -169,7 +169,7 @@ def test_in_bf16_they_are_off_by_rounding(results, model_path):
     assert all(weight.dtype == torch.float32 for weight in found["weights"].values())
 
 
-def test_flash_attention_is_called_with_packed_rows_and_with_half_of_the_heads_where_ranks_share_them(results):
+def test_flash_attention_takes_packed_rows_and_half_of_the_heads_where_ranks_share_them(results):
     for variant, heads in zip(FLASH, (4, 2), strict=True):
         assert results["calls", variant].keys() == {f"packed, {heads} heads", "gradient in place"}
 
