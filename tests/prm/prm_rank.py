@@ -65,17 +65,10 @@ class Prm:
     """A worker of the real configuration, and the options the trainer would send it."""
 
     def __init__(self, model_path, overrides=None, forward_only=False, mini_batch_size=4):
-        changes = {
-            "actor_rollout_ref.rollout.n": 2,
-            "prm.beta": BETA,
-            "prm.mini_batch_size": mini_batch_size,
-            "prm.optim.lr": 1e-2,
-            "prm.optim.lr_scheduler_type": "cosine",
-            "prm.optim.total_training_steps": 10,
-            # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
-            "prm.optim.override_optimizer_config": {"eps": 1e-3},
-            "prm.micro_batch_size_per_gpu": 2,
-        }
+        changes = {"actor_rollout_ref.rollout.n": 2, "prm.beta": BETA, "prm.mini_batch_size": mini_batch_size}
+        changes |= {"prm.optim.lr": 1e-2, "prm.optim.lr_scheduler_type": "cosine", "prm.optim.total_training_steps": 10}
+        # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
+        changes |= {"prm.optim.override_optimizer_config": {"eps": 1e-3}, "prm.micro_batch_size_per_gpu": 2}
         config = engines.configure(model_path, {**changes, **(overrides or {})})
         self.ulysses = config.prm.engine.ulysses_sequence_parallel_size
         self.mini_batch_rows = config.prm.mini_batch_size * config.actor_rollout_ref.rollout.n

@@ -37,11 +37,7 @@ VARIANTS = {
     "a PRM with fused kernels, offloaded": (BOTH, {}, base.CHUNKED | base.OFFLOAD),
     "a PRM with an adapter": (BOTH, {}, base.LORA),
     "fsdp1": (BOTH, base.FSDP1, base.FSDP1),
-    "fsdp1, packed, offloaded": (
-        BOTH,
-        base.FSDP1 | base.PACKED | base.OFFLOAD,
-        base.FSDP1 | base.PACKED | base.OFFLOAD,
-    ),
+    "fsdp1, packed, offloaded": (BOTH, *[base.FSDP1 | base.PACKED | base.OFFLOAD] * 2),
     # The last one: flash-attn's stand-in stays.
     "flash-attn, packed, Ulysses": (BOTH, *[flash_attention.FLASH | base.PACKED | base.ULYSSES] * 2),
 }

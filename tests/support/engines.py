@@ -63,13 +63,9 @@ def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
         for name, value in {**rank, "MASTER_PORT": listener.getsockname()[1]}.items():
             os.environ.setdefault(name, str(value))
     config = base_config().copy()
-    changes = {
-        "actor_rollout_ref.model.path": str(path),
-        "prm.optim.total_training_steps": 1000,
-        "prm.use_dynamic_bsz": False,
-        "prm.micro_batch_size_per_gpu": 4,
-        "trainer.n_gpus_per_node": int(os.environ["WORLD_SIZE"]),
-    }
+    changes = {"actor_rollout_ref.model.path": str(path), "trainer.n_gpus_per_node": int(os.environ["WORLD_SIZE"])}
+    changes |= {"prm.optim.total_training_steps": 1000, "prm.use_dynamic_bsz": False}
+    changes |= {"prm.micro_batch_size_per_gpu": 4}
     with open_dict(config):
         for key, value in {**changes, **overrides}.items():
             OmegaConf.update(config, key, value)

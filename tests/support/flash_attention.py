@@ -9,6 +9,8 @@ from types import ModuleType
 from unittest import mock
 
 import torch
+import torch.distributed as dist
+from packaging.version import Version
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.utils import import_utils
 
@@ -56,8 +58,17 @@ def cross_entropy_loss(logits, labels, inplace_backward=False):
     return _CrossEntropy.apply(logits, labels, inplace_backward)
 
 
+def all_to_all(outputs, inputs, group=None, async_op=False):
+    gathered = [torch.stack(inputs) for _ in outputs]
+    dist.all_gather(gathered, torch.stack(inputs), group)
+    for output, parts in zip(outputs, gathered, strict=True):
+        output.copy_(parts[dist.get_rank(group)])
+
+
 def install() -> None:
-    """Let transformers and verl find flash-attn in this process; verl reads it when it is imported."""
+    """Let transformers and verl find flash-attn in this process, and gloo an exchange of heads."""
+    if Version(torch.__version__) < Version("2.12"):
+        dist.all_to_all = all_to_all
     from verl.utils import attention_utils, torch_functional
 
     names = ("flash_attn", "flash_attn.bert_padding", "flash_attn.ops.triton.cross_entropy")
