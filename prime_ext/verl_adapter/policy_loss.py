@@ -64,9 +64,9 @@ class TargetedPolicyLoss:
     def _compute_per_token(self, logits_1NV: torch.Tensor, data: TensorDict) -> dict[str, torch.Tensor]:
         logits_NV, roles = logits_1NV[0], get_targets(data)
         with torch.autocast(logits_NV.device.type, enabled=False):
-            found, tokens = zip(*(target_logits(role, data) for role in roles), strict=True)
+            targets, tokens = zip(*(target_logits(role, data) for role in roles), strict=True)
             fused = self.policy_loss.keywords["config"].use_torch_compile
-            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, tokens[0], found, fused=fused)
+            log_prob_N, kl_NJ = log_probs_and_reverse_kl(logits_NV, tokens[0], targets, fused=fused)
         named = zip(roles, kl_NJ.unbind(-1), strict=True)
         return {"log_probs": log_prob_N[None], **{f"kl_{role}": kl_N[None] for role, kl_N in named}}
 

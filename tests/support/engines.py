@@ -118,10 +118,10 @@ class Rollouts:
         self.tokens = rows * prompt + sum(lengths)
 
     def data(self, fields: dict[str, Any] | None = None, **options: Any):
-        found = build_batch(self.prompts, self.responses, self.masks)
-        found |= {ROW: torch.arange(self.rows), **(fields or {})}
+        tensors = build_batch(self.prompts, self.responses, self.masks)
+        tensors |= {ROW: torch.arange(self.rows), **(fields or {})}
         options = {"pad_mode": "no_padding", "temperature": 1.0, "calculate_entropy": False, **options}
-        return tu.get_tensordict(tensor_dict=found, non_tensor_dict=options)
+        return tu.get_tensordict(tensor_dict=tensors, non_tensor_dict=options)
 
     def update_data(self, fields: dict[str, Any], mini_batch: int, **options: Any):
         options |= {"global_batch_size": mini_batch, "mini_batch_size": mini_batch, "epochs": 1, "seed": 0}
