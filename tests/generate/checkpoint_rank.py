@@ -3,14 +3,12 @@
 
 from pathlib import Path
 
-from engines import configure, worker_config
+from engines import build_worker, configure
 from gloo_ranks import finish
-from verl.workers.engine_workers import TrainingWorker
 
 
 def main(model_path, work_dir):
-    worker = TrainingWorker(worker_config(configure(model_path, {})))
-    worker.reset()
+    worker = build_worker(configure(model_path, {}))
     worker.save_checkpoint(str(Path(work_dir) / "run" / "global_step_3" / "actor"), global_step=3)
     weights, _ = worker.engine.get_per_tensor_param()
     finish({name: tensor.detach().clone() for name, tensor in weights}, work_dir)

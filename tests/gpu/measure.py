@@ -9,9 +9,9 @@ noise      what of q = log pi_prm - log pi_ref is rounding while both are the sa
 budget     time and memory of passes of 4,096 and 16,384 tokens, plain and with chunked log-probabilities, and the share
            of the device's peak they reach
 
-Needs torch, transformers and verl; neither ray, vllm nor a model: weights are random, in the shapes of Qwen2.5. With
-``--tiny`` the sizes are those of a test, and the device may be the CPU (``VERL_PLATFORM=cpu``). Prints a table, writes
-FILE, and ends with status 1 if a condition does not hold.
+Needs torch, transformers, verl and hydra; neither ray, vllm nor a model: weights are random, in the shapes of Qwen2.5.
+With ``--tiny`` the sizes are those of a test, and the device may be the CPU (``VERL_PLATFORM=cpu``). Prints a table,
+writes FILE, and ends with status 1 if a condition does not hold.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE), str(HERE.parent / "support")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

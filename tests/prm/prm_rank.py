@@ -7,7 +7,7 @@ import engines  # isort: skip
 
 import torch
 import torch.distributed as dist
-from engines import base_config, build_batch, nested  # noqa: F401
+from engines import build_batch, nested
 from verl.utils import tensordict_utils as tu
 
 from prime_ext.prm.loss import (
@@ -64,7 +64,7 @@ def build_rollouts():
 class Prm:
     """A worker of the real configuration, and the options the trainer would send it."""
 
-    def __init__(self, model_path, overrides=None, forward_only=False, mini_batch_size=4):
+    def __init__(self, model_path, overrides=None, role="prm", mini_batch_size=4):
         changes = {"actor_rollout_ref.rollout.n": 2, "prm.beta": BETA, "prm.mini_batch_size": mini_batch_size}
         changes |= {"prm.optim.lr": 1e-2, "prm.optim.lr_scheduler_type": "cosine", "prm.optim.total_training_steps": 10}
         # Smooth where a gradient is rounding noise: AdamW would turn its sign into a full step.
@@ -73,7 +73,7 @@ class Prm:
         self.ulysses = config.prm.engine.ulysses_sequence_parallel_size
         self.mini_batch_rows = config.prm.mini_batch_size * config.actor_rollout_ref.rollout.n
         self.epochs = config.prm.epochs
-        self.worker = engines.build_worker(config, "reference" if forward_only else "prm")
+        self.worker = engines.build_worker(config, role)
 
     def batch(self, rollouts, order, fields, **options):
         """Return this rank's share of the rows, in the order of the plan."""

@@ -57,7 +57,7 @@ def main(model_path, work_dir):
     results["resumed"] = [(each.update(rollouts, reference), each.score(rollouts)) for each in (adapted, resumed)]
 
     # Weights are taken over, or refused.
-    frozen = base.Prm(model_path, forward_only=True)
+    frozen = base.Prm(model_path, role="reference")
     plain.update(rollouts, frozen.score(rollouts))
     results["plain optimiser size"] = optimizer_size(plain)
     average_weights(plain.worker.engine, frozen.worker.engine, 0.0)

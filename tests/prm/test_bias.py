@@ -39,7 +39,7 @@ def updated(prm, *arguments):
 def main(model_path, work_dir):
     rollouts = base.build_rollouts()
     results = {"rollouts": rollouts}
-    reference = base.Prm(model_path, forward_only=True).score(rollouts)
+    reference = base.Prm(model_path, role="reference").score(rollouts)
 
     for name, overrides in VARIANTS.items():
         prm = base.Prm(model_path, {**overrides, **BIAS})

@@ -103,7 +103,7 @@ def main(model_path, work_dir):
     allow_fsdp1()
     rollouts = base.build_rollouts()
     results = {"rollouts": rollouts}
-    frozen = base.Prm(model_path, base.FSDP1, forward_only=True)
+    frozen = base.Prm(model_path, base.FSDP1, role="reference")
     reference = results["reference"] = frozen.score(rollouts)
     results["gathered by the reference"] = gathered_bytes(frozen)
 
@@ -121,7 +121,7 @@ def main(model_path, work_dir):
 
     # The reference scored as the update packs, and in passes of its own; and the first scores of the update.
     packs = FAST | BF16 | DYNAMIC
-    fresh, same = base.Prm(model_path, packs), base.Prm(model_path, packs, forward_only=True)
+    fresh, same = base.Prm(model_path, packs), base.Prm(model_path, packs, role="reference")
     as_update, otherwise = same.score(rollouts, as_update=True), same.score(rollouts)
     results["packing"] = (as_update, otherwise, fresh.update_and_score(rollouts, as_update)[1])
 

@@ -3,7 +3,6 @@
 
 import prm_rank as base  # isort: skip
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +14,6 @@ from gloo_ranks import finish, run_ranks
 from plain_prm import assert_updates_close, assert_weights_close, mini_batches, write_model
 from transformers import LlamaForCausalLM
 from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.verl_adapter.policy_loss import COEFFICIENTS, install_targets
 from prime_ext.verl_adapter.worker_engines import average_weights, register_engine
@@ -45,9 +42,7 @@ VARIANTS = {
 
 def policy(model_path, overrides, mini_batch_size=4):
     """Build a worker that is trained as verl trains the policy, with the targets in its loss."""
-    found = base.Prm(model_path, overrides, mini_batch_size=mini_batch_size)
-    config = omega_conf_to_dataclass(base.base_config().actor_rollout_ref.actor)
-    found.worker.set_loss_fn(partial(ppo_loss, config=config))
+    found = base.Prm(model_path, overrides, "policy", mini_batch_size)
     install_targets(SimpleNamespace(actor=found.worker))
     return found
 
@@ -69,13 +64,13 @@ def update(policy, rollouts, old_log_probs, coefficients, advantages=None):
 def main(policy_path, prm_path, average_path, work_dir):
     allow_fsdp1()
     rollouts = base.build_rollouts()
-    old_log_probs = base.Prm(policy_path, forward_only=True).score(rollouts)
+    old_log_probs = base.Prm(policy_path, role="reference").score(rollouts)
     results = {"rollouts": rollouts, "old_log_probs": old_log_probs}
     for name, (coefficients, of_policy, of_prm) in VARIANTS.items():
         if flash_attention.FLASH.items() <= of_policy.items():
             flash_attention.install()
         trained = policy(policy_path, of_policy)
-        average = base.Prm(average_path, of_policy, forward_only=True)
+        average = base.Prm(average_path, of_policy, role="reference")
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
@@ -85,7 +80,7 @@ def main(policy_path, prm_path, average_path, work_dir):
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
-    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, forward_only=True)
+    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, role="reference")
     results["restored average"] = restored.weights()
     finish(results, work_dir)
 

@@ -27,7 +27,7 @@ VARIANTS = {
 def main(model_path, work_dir):
     rollouts = base.build_rollouts()
     results = {"rollouts": rollouts}
-    reference_worker = base.Prm(model_path, forward_only=True)
+    reference_worker = base.Prm(model_path, role="reference")
     reference = reference_worker.score(rollouts)
     results["reference"] = reference
 

@@ -22,7 +22,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
-from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
 from prime_ext.config.engines import shard_over_all_ranks
@@ -74,16 +73,11 @@ def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
     return config
 
 
-def worker_config(config: DictConfig, role: str = "prm") -> TrainingWorkerConfig:
-    settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
-    return prm_model(config.prm, settings, config.prm.reference_path if role == "reference" else None)
-
-
 def build_worker(config: DictConfig, role: str = "prm") -> ImplicitPRMWorker:
     """Build a worker with the model and engine of the PRM, for ``role`` prm, policy or reference."""
     settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
-    more = {"bias_lr": settings.bias_lr, "trainable_layers": settings.trainable_layers}
-    worker = ImplicitPRMWorker(worker_config(config, role), **more)
+    model = prm_model(config.prm, settings, config.prm.reference_path if role == "reference" else None)
+    worker = ImplicitPRMWorker(model, bias_lr=settings.bias_lr, trainable_layers=settings.trainable_layers)
     worker.reset()
     loss: Any = PRMLoss(settings.loss, settings.beta)
     if role == "policy":
