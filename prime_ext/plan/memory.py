@@ -157,10 +157,14 @@ def read_engine(
     )
 
 
-def freeze(engine: Engine, cpu: bool) -> Engine:
-    """Return the engine of a model that is never trained; on accelerators verl keeps its weights on the host."""
-    tokens = engine.forward_tokens or engine.tokens
-    return replace(engine, trained=0, tokens=tokens, forward_tokens=None, param_offload=False, stays_on_host=not cpu)
+def freeze(engine: Engine) -> Engine:
+    """Return the engine of a model that is never trained."""
+    return replace(engine, trained=0, tokens=engine.forward_tokens or engine.tokens, forward_tokens=None)
+
+
+def keep_on_host(engine: Engine, cpu: bool) -> Engine:
+    """Return a frozen engine as verl runs those with ``forward_only``: on accelerators the weights stay on the host."""
+    return replace(freeze(engine), param_offload=False, stays_on_host=not cpu)
 
 
 def _micro_batch_tokens(batches: Any, longest: int, parallel: int) -> int:

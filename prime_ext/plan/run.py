@@ -24,7 +24,16 @@ from prime_ext.config.asynchronous import rollout_ranks, trainers_generate
 from prime_ext.config.engines import DTYPE_BYTES
 from prime_ext.config.pspo_settings import scorer_section
 from prime_ext.config.settings import STEPS_PER_MEASUREMENT, forward_tokens, prm_section
-from prime_ext.plan.memory import Engine, ModelShape, engine_memory, freeze, pass_memory, read_engine
+from prime_ext.plan.memory import (
+    FP32,
+    Engine,
+    ModelShape,
+    engine_memory,
+    freeze,
+    keep_on_host,
+    pass_memory,
+    read_engine,
+)
 from prime_ext.preflight.check import check_config, check_files, compose_for_verl
 from prime_ext.prm.frozen_layers import count_layers
 
@@ -146,11 +155,13 @@ def plan_run(config: DictConfig, device_bytes: float | None, mean_tokens: int | 
         phases[name] = {"process": process, "models that wait": idle - part["idle"], "working": part["working"]}
         if "rollout" in phases and not config.actor_rollout_ref.rollout.free_cache_engine:
             phases[name]["rollout engine"] = generates
-    # The targets of the policy's loss add to its update: their weights, gathered, and their logits, all until backward.
+    # The targets of the policy's loss add to its update: their weights, where these wait on the host, gathered ones,
+    # and their logits, all until backward.
     targets = [engine for engine in engines.values() if engine.is_target]
+    loaded = sum(memory[name]["weights"] for name, each in engines.items() if each.is_target and each.param_offload)
     logits = sum(engines["policy"].tokens * each.shape.vocabulary * each.compute_bytes for each in targets)
     gathered = max((pass_memory(each)["gathered"] for each in targets), default=0.0)
-    phases["policy"]["targets of its loss"] = logits + gathered
+    phases["policy"]["targets of its loss"] = loaded + logits + gathered
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     highest, most = max(peaks.items(), key=lambda part: part[1])
     if device_bytes is not None and most > device_bytes:
@@ -204,15 +215,15 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     engines = {"policy": replace(engine, forwards=1 + (has_penalty and engine.adapter > 0), updates=epochs)}
     if has_penalty and not engine.adapter:
         budget = policy.ref.log_prob_max_token_len_per_gpu
-        engines["KL reference"] = freeze(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
+        engines["KL reference"] = keep_on_host(read(key, policy.model, policy.ref.fsdp_config, actor, budget), cpu)
     if config.algorithm.adv_estimator == "gae":
         engine = read("critic.model.path", config.critic.model, config.critic.fsdp, config.critic)
         values, updates = engine.shape.make_critic(), config.critic.ppo_epochs
         engines["critic"] = replace(engine, shape=values, trained=engine.adapter or values.weights, updates=updates)
     if "prime" in config and config.prime.anchor is not None:
         # An average of the policy's weights, toward which the policy is pulled.
-        engine = freeze(read(key, policy.model, actor.fsdp_config, actor), cpu)
-        engines["policy average"] = replace(engine, forwards=epochs, is_target=True)
+        engine = replace(read(key, policy.model, actor.fsdp_config, actor), weight_bytes=FP32, forwards=epochs)
+        engines["policy average"] = replace(freeze(engine), is_target=True)
     if prm is None:
         return engines
     engine = read("prm.model.path", prm.model, prm.engine, prm, forward_tokens(prm))
@@ -223,14 +234,15 @@ def read_engines(config: DictConfig, longest: int) -> dict[str, Engine]:
     # The targets of the policy's loss take a pass for each of the policy's.
     forwards = epochs if distills else float(prm.update_mode != "interleaved")
     if prm.update_mode == "none":
-        forwards, engine = forwards + distills, freeze(engine, cpu)
+        forwards, engine = forwards + distills, freeze(engine) if distills else keep_on_host(engine, cpu)
     else:
         forwards += 1 / STEPS_PER_MEASUREMENT
         engine = replace(engine, updates=prm.epochs)
     engines["PRM"] = replace(engine, forwards=forwards + (prm.reference == "base"), is_target=distills)
     if prm.reference == "frozen":
         model = OmegaConf.merge(prm.model, {"path": prm.reference_path, "lora_rank": 0})
-        engines["PRM reference"] = freeze(read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm)), cpu)
+        engine = read("prm.reference_path", model, prm.engine, prm, forward_tokens(prm))
+        engines["PRM reference"] = keep_on_host(engine, cpu)
     return engines
 
 

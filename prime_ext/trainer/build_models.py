@@ -17,7 +17,7 @@ WEIGHTS_ONLY = {"save_contents": ["model"], "load_contents": ["model"]}
 
 def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, end_token: int = 0) -> FrozenPRM:
     """Build the implicit PRM; ``settings`` and ``prime`` are the validated sections, ``end_token`` is of padding."""
-    models = {PRM_GROUP: prm_model(config.prm, settings)}
+    models = {PRM_GROUP: prm_model(config.prm, settings, is_target=prime.distils)}
     if settings.reference == "frozen":
         models[REFERENCE_GROUP] = prm_model(config.prm, settings, config.prm.reference_path)
     rollout = config.actor_rollout_ref.rollout
@@ -29,16 +29,20 @@ def build_prm(config: DictConfig, settings: PRMSettings, prime: PrimeSettings, e
     return kind(settings, prime, models, rows, temperature, end_token, folder)
 
 
-def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | None = None) -> TrainingWorkerConfig:
+def prm_model(
+    section: DictConfig, settings: PRMSettings, frozen_path: str | None = None, is_target: bool = False
+) -> TrainingWorkerConfig:
     """Build the configuration of the PRM's worker from the section ``prm``, or of another model's, never trained."""
     model, checkpoint = section.model, section.checkpoint
-    forward_only = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
-    if forward_only:
+    is_frozen = frozen_path is not None or not isinstance(settings, TrainedPRMSettings)
+    if is_frozen:
         checkpoint = OmegaConf.merge(checkpoint, WEIGHTS_ONLY)
     if frozen_path is not None:
         model = OmegaConf.merge(model, {"path": frozen_path, "lora_rank": 0, "lora_adapter_path": None})
     engine = omega_conf_to_dataclass(section.engine)
-    engine.forward_only = forward_only
+    # verl copies the weights of forward_only engines from the host in every pass; the policy's loss runs one in every
+    # micro-batch.
+    engine.forward_only = is_frozen and not is_target
     engine.use_dynamic_bsz = settings.use_dynamic_bsz
     engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = settings.micro_batch_size_per_gpu
     engine.max_token_len_per_gpu = settings.max_token_len_per_gpu
@@ -48,9 +52,9 @@ def prm_model(section: DictConfig, settings: PRMSettings, frozen_path: str | Non
 
 
 def build_average(section: DictConfig, decay: float) -> PolicyAverage:
-    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without an optimizer."""
+    """Build the policy's average from ``actor_rollout_ref``: on an engine like the policy's, without updates."""
     # Averages of weights in 16 bit would stand still: a step of the policy is smaller than their rounding.
-    changes = {"fsdp_config": {"forward_only": True, "model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
+    changes = {"fsdp_config": {"model_dtype": "fp32"}, "checkpoint": WEIGHTS_ONLY}
     actor = omega_conf_to_dataclass(OmegaConf.merge(section.actor, changes))
     engine, rows = actor.engine, section.actor.ppo_micro_batch_size_per_gpu
     engine.use_dynamic_bsz = section.actor.use_dynamic_bsz

@@ -216,28 +216,40 @@ def test_trainers_have_no_rollout_engine_where_servers_have_devices_of_their_own
     assert "rollout" not in planned(separate).phases and "rollout" in planned(separate | {key: True}).phases
 
 
-def test_the_average_of_the_policy_is_in_checkpoints_and_comes_from_the_host_for_every_pass(planned, models):
+def test_the_average_of_the_policy_is_in_checkpoints_and_on_the_device_in_float32(planned, models):
     weights, average = (read_shape("model", str(models["untied"])).weights, AVERAGE | {"prm.reference": "policy"})
-    plain, averaged, narrow = (
-        planned(average | {"prime.anchor": None}),
-        planned(average),
-        planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192}),
-    )
+    plain, averaged = planned(average | {"prime.anchor": None}), planned(average)
     # Policy and PRM with Adam's states, and the average.
     sizes = [plan.facts["GiB of a checkpoint"] * GIB for plan in (plain, averaged)]
     assert sizes == pytest.approx([2 * 3 * weights * 4, (2 * 3 + 1) * weights * 4], abs=GIB / 1000)
+    narrow = planned(average | {"actor_rollout_ref.actor.fsdp_config.model_dtype": "bf16"})
+    for plan in (averaged, narrow):
+        assert part(plan, "policy average").idle == part(plan, "policy average").weights == weights * 4
+    # More passes take as long: nothing is copied for them.
+    halves = planned(average | {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 8192})
+    assert halves.seconds["H100"] == pytest.approx(averaged.seconds["H100"])
+
+
+def test_models_that_only_score_come_from_the_host_in_every_pass(planned, models):
+    weights, frozen = read_shape("model", str(models["untied"])).weights, {"prm.update_mode": "none"}
+    frozen |= {"prm.reference": "policy"}
+    wide, narrow = planned(frozen), planned(frozen | {"prm.max_token_len_per_gpu": 8192})
+    assert part(wide, "PRM").idle == part(wide, "PRM").weights == 0
     # 8 prompts of 4 rollouts, two micro-batches of 16,384 tokens or four of 8,192.
-    more = narrow.seconds["H100"] - averaged.seconds["H100"]
-    assert more == pytest.approx(2 * 4 * weights / 25e9)
+    assert narrow.seconds["H100"] - wide.seconds["H100"] == pytest.approx(2 * 4 * weights / 25e9)
+    teacher = planned(frozen | {"prime.process": DISTILLED["prime.process"]})
+    assert part(teacher, "PRM").idle == 4 * weights
 
 
-def test_the_logits_of_all_targets_of_the_policys_loss_are_held_in_its_update(planned):
+def test_the_targets_of_the_policys_loss_are_on_the_device_in_its_update_with_their_logits(planned):
     plain = planned({"prm.update_mode": "before"})
     both = planned(DISTILLED | AVERAGE)
-    average = part(both, "policy average")
-    assert average.idle == average.weights == 0  # on the host
     added = peak(both, "policy") - peak(plain, "policy")
     assert added > 2 * tokens_of(both)["policy"] * VOCABULARY * 2
+    offload = {"actor_rollout_ref.actor.fsdp_config.param_offload": True}
+    assert part(planned(DISTILLED | AVERAGE | offload), "policy average").idle == 0
+    inside = [planned(DISTILLED | changes).phases["policy"]["targets of its loss"] for changes in ({}, OFFLOADED)]
+    assert inside[1] - inside[0] == part(both, "PRM").weights
 
 
 @pytest.mark.parametrize(

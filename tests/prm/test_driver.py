@@ -16,7 +16,7 @@ from prime_ext.config.checks import SettingsError
 from prime_ext.config.settings import PrimeSettings, PRMSettings
 from prime_ext.prm.mini_batches import plan_mini_batches
 from prime_ext.prm.replay import PRMReplay
-from prime_ext.trainer.build_models import build_prm
+from prime_ext.trainer.build_models import build_average, build_prm
 
 FUSED = "prm.model.use_fused_kernels=true"
 
@@ -35,13 +35,17 @@ def test_mini_batches_are_counted_in_prompts(tmp_path):
     assert {keys[row][:3] for row in plan.order[:12]} == {"000", "001", "002"}
 
 
-def built(tmp_path, name, overrides):
-    """Build the PRM of a configuration."""
+def compose_for(tmp_path, name, overrides):
     save_llama(tmp_path)
     own = [f"actor_rollout_ref.model.path={tmp_path}", "prm.reference=frozen"]
     own.append("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4000")
     with initialize_config_module("prime_ext.config", version_base=None):
-        config = compose(name, [*own, *overrides])
+        return compose(name, [*own, *overrides])
+
+
+def built(tmp_path, name, overrides):
+    """Build the PRM of a configuration."""
+    config = compose_for(tmp_path, name, overrides)
     OmegaConf.resolve(config.prm)
     return build_prm(config, PRMSettings.from_config(config), PrimeSettings.from_config(config))
 
@@ -73,6 +77,16 @@ def test_the_prm_trains_as_configured_and_its_reference_is_weights_alone(tmp_pat
     prm, reference = worker_configs(tmp_path, "prime_trainer_cpu", overrides).values()
     assert prm.optimizer_config.lr == 3e-5 and prm.checkpoint_config.load_contents == ["model", "optimizer"]
     assert reference.checkpoint_config.save_contents == reference.checkpoint_config.load_contents == ["model"]
+
+
+@pytest.mark.parametrize(("variant", "streamed"), [("distilled", False), ("on_policy_distillation", True)])
+def test_models_in_the_policys_loss_are_not_copied_from_the_host_in_every_micro_batch(tmp_path, variant, streamed):
+    overrides = [f"variant={variant}", "prm=frozen", "prm.reference=policy"]
+    (teacher,) = worker_configs(tmp_path, "prime_trainer", overrides).values()
+    assert teacher.engine_config.forward_only == streamed and teacher.checkpoint_config.save_contents == ["model"]
+    config = compose_for(tmp_path, "prime_trainer", overrides)
+    (average,) = build_average(config.actor_rollout_ref, decay=0.5).models.values()
+    assert not average.engine_config.forward_only and average.engine_config.model_dtype == "fp32"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def on_verl(method, keys, model_path, found, batch):
     if scorer:
         result |= {"prm": scorer.prm.weights(), "bias": scorer.prm.worker.bias_value() or 0.0}
     if settings.distils:
-        average = base.Prm(model_path, role="reference")
+        average = base.Prm(model_path, role="average")
         register_engine("average", average.worker.engine)
         register_engine("prm", scorer.prm.worker.engine)
     advantages = [step.advantage_BT[row, : len(r["response"])] for row, r in enumerate(found)]

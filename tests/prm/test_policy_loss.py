@@ -70,7 +70,7 @@ def main(policy_path, prm_path, average_path, work_dir):
         if flash_attention.FLASH.items() <= of_policy.items():
             flash_attention.install()
         trained = policy(policy_path, of_policy)
-        average = base.Prm(average_path, of_policy, role="reference")
+        average = base.Prm(average_path, of_policy, role="average")
         register_engine("average", average.worker.engine)
         base.Prm(prm_path, of_prm)  # registered as the PRM by itself
         updates = [update(trained, rollouts, old_log_probs, coefficients) for _ in range(2)]
@@ -80,7 +80,7 @@ def main(policy_path, prm_path, average_path, work_dir):
     before = average.weights()
     average_weights(trained.worker.engine, average.worker.engine, 0.75)
     results["average"] = (before, trained.weights(), average.weights())
-    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, role="reference")
+    restored = base.saved_and_restored(average, Path(work_dir) / "average", policy_path, of_policy, role="average")
     results["restored average"] = restored.weights()
     finish(results, work_dir)
 

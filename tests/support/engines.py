@@ -74,9 +74,10 @@ def configure(path: Path, overrides: Mapping[str, Any]) -> DictConfig:
 
 
 def build_worker(config: DictConfig, role: str = "prm") -> ImplicitPRMWorker:
-    """Build a worker with the model and engine of the PRM, for ``role`` prm, policy or reference."""
+    """Build a worker with the model and engine of the PRM, for ``role`` prm, policy, average or reference."""
     settings = PRMSettings.from_mapping(OmegaConf.to_container(config.prm))
-    model = prm_model(config.prm, settings, config.prm.reference_path if role == "reference" else None)
+    frozen_path = config.prm.reference_path if role in ("average", "reference") else None
+    model = prm_model(config.prm, settings, frozen_path, is_target=role == "average")
     worker = ImplicitPRMWorker(model, bias_lr=settings.bias_lr, trainable_layers=settings.trainable_layers)
     worker.reset()
     loss: Any = PRMLoss(settings.loss, settings.beta)
